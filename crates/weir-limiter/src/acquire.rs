@@ -332,7 +332,7 @@ impl<S: Store> Limiter<S> {
         limiter: &Arc<Self>,
         clock: Arc<dyn Clock>,
     ) -> impl Future<Output = ()> + Send + 'static + use<S> {
-        super::asking::serve(Arc::downgrade(limiter), Arc::clone(&limiter.asking), clock, None)
+        super::asking::serve(Arc::downgrade(limiter), Arc::clone(&limiter.asking), clock, None, None)
     }
 
     /// As [`Limiter::ask_store`], with a clock that is never set: it sleeps for the `longest` time if nothing is due.
@@ -341,7 +341,7 @@ impl<S: Store> Limiter<S> {
         clock: Arc<dyn Clock>,
         longest: Period,
     ) -> impl Future<Output = ()> + Send + 'static + use<S> {
-        super::asking::serve(Arc::downgrade(limiter), Arc::clone(&limiter.asking), clock, Some(longest))
+        super::asking::serve(Arc::downgrade(limiter), Arc::clone(&limiter.asking), clock, Some(longest), None)
     }
 
     pub(super) fn reload_asking(&self, now: Timestamp) {

@@ -59,37 +59,38 @@ pub enum TooLarge {
     Entries(usize),
 }
 
-/// A bound that was reached, for metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bound {
-    /// A connection closed, because there were too many.
-    Connections,
-    /// A connection closed, because all together held too many bytes and it held the most.
-    BufferedBytes,
-    /// A connection closed, or the call of a stream ended, because its client read no responses.
-    SendTimeout,
-    /// A request rejected, because its connection held too many bytes of unfinished requests.
-    ConnectionBytes,
-    /// A request rejected, because its connection had too many unread responses.
-    UnreadResponses,
-    /// A request rejected, because it did not arrive in time.
-    RequestTimeout,
-    /// A request rejected, because its message was too large.
-    MessageBytes,
-    /// A request rejected, because it had too many descriptors.
-    Descriptors,
-    /// A request rejected, because it had too many entries.
-    Entries,
-    /// A request rejected, because it had too many headers.
-    Headers,
-    /// A page dropped, because its clients did not read it and another one needed its room.
-    Pages,
-    /// A connection closed, because there were too many whose clients had not authenticated.
-    UnauthenticatedConnections,
-    /// A connection closed, because those whose clients had not authenticated held too many bytes and it held the most.
-    UnauthenticatedBytes,
-    /// A connection closed, because its client gave too many wrong passwords.
-    WrongPasswords,
+named! {
+    /// A bound that was reached, for metrics.
+    pub enum Bound {
+        /// A connection closed, because there were too many.
+        Connections = "connections",
+        /// A connection closed, because all together held too many bytes and it held the most.
+        BufferedBytes = "buffered_bytes",
+        /// A connection closed, or the call of a stream ended, because its client read no responses.
+        SendTimeout = "send_timeout",
+        /// A request rejected, because its connection held too many bytes of unfinished requests.
+        ConnectionBytes = "connection_bytes",
+        /// A request rejected, because its connection had too many unread responses.
+        UnreadResponses = "unread_responses",
+        /// A request rejected, because it did not arrive in time.
+        RequestTimeout = "request_timeout",
+        /// A request rejected, because its message was too large.
+        MessageBytes = "message_bytes",
+        /// A request rejected, because it had too many descriptors.
+        Descriptors = "descriptors",
+        /// A request rejected, because it had too many entries.
+        Entries = "entries",
+        /// A request rejected, because it had too many headers.
+        Headers = "headers",
+        /// A page dropped, because its clients did not read it and another one needed its room.
+        Pages = "pages",
+        /// A connection closed, because there were too many whose clients had not authenticated.
+        UnauthenticatedConnections = "unauthenticated_connections",
+        /// A connection closed, because those whose clients had not authenticated held too many bytes and it held the most.
+        UnauthenticatedBytes = "unauthenticated_bytes",
+        /// A connection closed, because its client gave too many wrong passwords.
+        WrongPasswords = "wrong_passwords",
+    }
 }
 
 /// How often each [`Bound`] was reached.
@@ -175,46 +176,6 @@ impl TooLarge {
     }
 }
 
-// === impl Bound ===
-
-impl Bound {
-    const ALL: [Self; 14] = [
-        Self::Connections,
-        Self::BufferedBytes,
-        Self::SendTimeout,
-        Self::ConnectionBytes,
-        Self::UnreadResponses,
-        Self::RequestTimeout,
-        Self::MessageBytes,
-        Self::Descriptors,
-        Self::Entries,
-        Self::Headers,
-        Self::Pages,
-        Self::UnauthenticatedConnections,
-        Self::UnauthenticatedBytes,
-        Self::WrongPasswords,
-    ];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Connections => "connections",
-            Self::BufferedBytes => "buffered_bytes",
-            Self::SendTimeout => "send_timeout",
-            Self::ConnectionBytes => "connection_bytes",
-            Self::UnreadResponses => "unread_responses",
-            Self::RequestTimeout => "request_timeout",
-            Self::MessageBytes => "message_bytes",
-            Self::Descriptors => "descriptors",
-            Self::Entries => "entries",
-            Self::Headers => "headers",
-            Self::Pages => "pages",
-            Self::UnauthenticatedConnections => "unauthenticated_connections",
-            Self::UnauthenticatedBytes => "unauthenticated_bytes",
-            Self::WrongPasswords => "wrong_passwords",
-        }
-    }
-}
-
 // === impl Exceeded ===
 
 impl Exceeded {
@@ -230,7 +191,7 @@ impl Exceeded {
     }
 
     pub(super) fn metrics(&self) -> impl Iterator<Item = Metric> {
-        Bound::ALL.into_iter().map(|bound| {
+        Bound::ALL.iter().map(|&bound| {
             let help = "Requests rejected, connections closed and pages dropped because a bound was reached, by bound.";
             Metric::counter("weir.bounds.exceeded", help, self.get(bound)).label("bound", bound.name())
         })
@@ -244,7 +205,7 @@ mod tests {
     #[test]
     fn each_bound_has_its_own_counter() {
         let exceeded = Exceeded::default();
-        for bound in Bound::ALL {
+        for &bound in Bound::ALL {
             exceeded.add(bound);
             assert_eq!(exceeded.get(bound), 1, "{bound:?}");
         }

@@ -1,6 +1,27 @@
 //! The servers. Each decodes its protocol into a [`Request`](weir_limit::Request), and encodes the
 //! [`Verdict`](weir_limit::Verdict) into a response.
 
+/// Declares the values of a label of metrics, with `ALL` of them and the `name` of each.
+macro_rules! named {
+    ($(#[$doc:meta])* $visibility:vis enum $enum:ident { $($(#[$of:meta])* $value:ident = $name:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        $visibility enum $enum {
+            $($(#[$of])* $value,)*
+        }
+
+        impl $enum {
+            const ALL: &[Self] = &[$(Self::$value),*];
+
+            const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$value => $name,)*
+                }
+            }
+        }
+    };
+}
+
 pub mod bounds;
 mod connections;
 pub mod conversion;

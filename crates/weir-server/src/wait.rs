@@ -1,5 +1,7 @@
 //! How long a caller waits for its limit, as text.
 
+use std::time::Duration;
+
 use weir_limit::{NANOS_PER_SECOND, Period};
 
 /// The units of durations, with their lengths in nanoseconds. Longer names first, since shorter ones end them.
@@ -30,15 +32,9 @@ pub(super) fn parse(text: &str) -> Option<Period> {
     Some(Period::from_nanos(whole.saturating_mul(unit).saturating_add(fraction)))
 }
 
-/// In seconds, as protobuf's JSON mapping has them: `0.153s`, `2s`.
-pub(super) fn format(period: Period) -> String {
-    let (seconds, nanos) = (period.as_nanos() / NANOS_PER_SECOND, period.as_nanos() % NANOS_PER_SECOND);
-    match nanos {
-        0 => format!("{seconds}s"),
-        _ if nanos % 1_000_000 == 0 => format!("{seconds}.{:03}s", nanos / 1_000_000),
-        _ if nanos % 1_000 == 0 => format!("{seconds}.{:06}s", nanos / 1_000),
-        _ => format!("{seconds}.{nanos:09}s"),
-    }
+/// Written in seconds, as protobuf's JSON mapping has them: `0.153s`, `2s`.
+pub(super) fn duration(period: Period) -> prost_types::Duration {
+    Duration::from(period).try_into().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -73,7 +69,7 @@ mod tests {
         for (nanos, text) in
             [(0, "0s"), (153_000_000, "0.153s"), (2_000_000_001, "2.000000001s"), (1_500, "0.000001500s")]
         {
-            let shown = format(Period::from_nanos(nanos));
+            let shown = duration(Period::from_nanos(nanos)).to_string();
             assert_eq!(parse(&shown), Some(Period::from_nanos(nanos)));
             assert_eq!(
                 shown.trim_end_matches('s').parse::<f64>().ok(),

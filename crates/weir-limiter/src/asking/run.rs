@@ -17,7 +17,7 @@ use weir_limit::{
     line::{Ask, Supply, Unused},
     part::Place,
 };
-use weir_store::{Store, clock::Clock};
+use weir_store::{Store, Timers, clock::Clock};
 
 /// The longest sleep: a wall clock that is set forward must not keep callers waiting for longer.
 const LONGEST_SLEEP: Period = Period::from_secs(1);
@@ -25,26 +25,36 @@ const LONGEST_SLEEP: Period = Period::from_secs(1);
 /// How long a line waits for the store before `on_store_failure` decides.
 const PATIENCE: Period = Period::from_secs(1);
 
-/// Ends with `lines` or the limiter. Sleeps for up to `longest`, or else [`LONGEST_SLEEP`], if nothing is due.
+/// Ends with `lines` or the limiter. Sleeps for up to `longest`, or else [`LONGEST_SLEEP`], if nothing is due. Serves the
+/// lines of `timers`, too, which are in memory.
 pub(crate) async fn serve<S: Store>(
     limiter: Weak<Limiter<S>>,
     lines: Arc<AskingLines>,
     clock: Arc<dyn Clock>,
     longest: Option<Period>,
+    timers: Option<Arc<Timers>>,
 ) {
+    let serves_memory = timers.is_some();
+    // otherwise they are rung by nobody
+    let timers = timers.unwrap_or_default();
     let longest = longest.unwrap_or(LONGEST_SLEEP);
     let mut work = JoinSet::new();
     loop {
         {
             let Some(limiter) = limiter.upgrade() else { break };
+            if serves_memory {
+                limiter.serve_waiters(clock.now());
+            }
             limiter.reload_asking(clock.now());
             for due in lines.due(clock.now()) {
                 let (limiter, clock) = (Arc::clone(&limiter), Arc::clone(&clock));
                 work.spawn(async move { limiter.carry_out(due, &*clock).await });
             }
         }
-        let next = lines.next().map_or(longest, |next| next.since(clock.now()).min(longest));
+        let next = lines.next().into_iter().chain(timers.next()).min();
+        let next = next.map_or(longest, |next| next.since(clock.now()).min(longest));
         tokio::select! {
+            () = timers.rung() => {}
             is_open = lines.rung() => if !is_open { break },
             Some(_) = work.join_next() => {}
             () = sleep(next.into()) => {}

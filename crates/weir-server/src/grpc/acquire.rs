@@ -2,31 +2,34 @@
 
 use std::{future::poll_fn, sync::Arc, time::Duration};
 
-use bytes::{Buf as _, Bytes, BytesMut};
+use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use h2::{RecvStream, SendStream, server::SendResponse};
 use http::{HeaderValue, Request as HttpRequest, Response, header};
 use prost::Message as _;
+use smallvec::SmallVec;
 use tonic::Status;
 
 use super::{
-    acquire_message::{self, AcquireAnswer, AcquireMessage, AcquireMessageError},
+    call_headers,
     message::{self, PREFIX},
     response::{end, send, send_data},
-    timeout,
     tokens::Tokens,
-    writer::FieldWriter,
 };
 use crate::{
     bounds::{Bounds, RequestBounds},
     connections::{CALL, ConnectionAccount, UnreadBytes},
+    wait::duration,
 };
-use weir_limit::{Descriptor, NANOS_PER_SECOND, Period, Request, Verdict, line::Rejection};
+use weir_limit::{Descriptor, Entry, NANOS_PER_SECOND, Period, Request, Verdict, line::Rejection};
 use weir_limiter::{AcquireError, Acquired, LimitError, Limiter, did_you_mean};
-use weir_proto::weir::v1::{ExplainResponse, ReleaseRequest, ReleaseResponse, acquire_response::Outcome};
+use weir_proto::weir::v1::{
+    AcquireRequest, AcquireResponse, ExplainResponse, ReleaseRequest, ReleaseResponse,
+    acquire_response::Outcome,
+};
 use weir_store::{Receipt, Store, StoreError, clock::Clock};
 
-/// The largest message of a stream, in bytes: a request has one descriptor.
+/// The largest message in bytes: a request has one descriptor.
 const MAX_REQUEST: usize = 16 << 10;
 
 /// The most requests of a stream that wait at a time. Others are read when one of them is answered.
@@ -94,14 +97,14 @@ impl<S: Store> AcquireService<S> {
             return self.handle_stream(call, respond, account, bounds.sending).await;
         }
         let answer = async {
-            let longest = timeout::longest_wait(call.headers())?;
+            let longest = call_headers::longest_wait(call.headers())?;
             let (sent, held) = message::read(&mut call, account, bounds.arrival).await?;
             let message = message::unpack(&sent, call.headers())?;
             if method == Method::Release {
                 return self.release(&message);
             }
             let of_call = if held.is_some() { 0 } else { CALL };
-            let _hold = account.hold(of_call + WAITING + self.bounds.weight_of_one(message.len()))?;
+            let _hold = account.hold(of_call + WAITING + 2 * self.bounds.weight_of_one(message.len()))?;
             if method == Method::Explain {
                 return self.explain(&message);
             }
@@ -119,24 +122,28 @@ impl<S: Store> AcquireService<S> {
 
     /// The caller waits no longer than `longest`. The response has gRPC's message prefix.
     async fn acquire(&self, message: &[u8], longest: Option<Duration>) -> Result<Bytes, Status> {
-        let message = acquire_message::decode(message, self.bounds.entries)
-            .map_err(|error| self.undecodable(&error))?;
+        let message = self.decoded(message)?;
         if message.entries.is_empty() {
             return Err(status(&AcquireError::NoEntries));
         }
         let max_wait = max_wait(&message)?.min(longest.map_or(Period::MAX, |longest| {
             Period::from_nanos(u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX))
         }));
-        let AcquireMessage { domain, entries, hits, id, returnable, .. } = message;
-        let descriptor = Descriptor { entries, hits: Some(hits.max(1)), ..Descriptor::default() };
+        let descriptor = Descriptor {
+            entries: entries(&message),
+            hits: Some(message.hits.max(1)),
+            ..Descriptor::default()
+        };
         let descriptors = std::iter::once(descriptor).collect();
-        let request = Request { domain, descriptors, hits: 0 };
-        let encode = |_: &Verdict<'_>, acquired: &Acquired| self.response(acquired, id, returnable);
+        let request = Request { domain: &message.domain, descriptors, hits: 0 };
+        let encode = |_: &Verdict<'_>, acquired: &Acquired| {
+            framed(&self.response(acquired, message.id, message.returnable))
+        };
         let response = self.limiter.acquire(&request, max_wait, &*self.clock, encode).await;
         response.map_err(|error| status(&error))
     }
 
-    fn response(&self, acquired: &Acquired, id: u64, returnable: bool) -> Bytes {
+    fn response(&self, acquired: &Acquired, id: u64, returnable: bool) -> AcquireResponse {
         let (outcome, retry_after) = match acquired.rejection {
             None => (Outcome::Admitted, None),
             Some(Rejection::Timeout { retry_after }) => (Outcome::Timeout, Some(retry_after)),
@@ -148,36 +155,40 @@ impl<S: Store> AcquireService<S> {
         let has_token = |receipt: &&Receipt| receipt.is_returnable() && receipt.names().is_none();
         let receipt = acquired.receipt.as_ref().filter(|_| returnable).filter(has_token);
         let token = receipt.map(|receipt| self.tokens.issue(receipt.clone(), self.clock.now()));
-        let mut out = FieldWriter::new();
-        AcquireAnswer { outcome, waited: acquired.waited, retry_after, token, id }.encode(&mut out);
-        out.finish()
-    }
-
-    #[cold]
-    fn undecodable(&self, error: &AcquireMessageError) -> Status {
-        match error {
-            AcquireMessageError::Malformed(error) => {
-                Status::invalid_argument(format!("not a weir.v1.AcquireRequest: {error}"))
-            }
-            AcquireMessageError::TooManyEntries => {
-                let most = self.bounds.entries;
-                Status::resource_exhausted(format!(
-                    "the request has more than {most} entries (WEIR_MAX_ENTRIES)"
-                ))
-            }
+        AcquireResponse {
+            outcome: outcome.into(),
+            waited: Some(duration(acquired.waited)),
+            retry_after: retry_after.map(duration),
+            token: token.map(Vec::from).unwrap_or_default(),
+            id,
         }
     }
 
+    fn decoded(&self, message: &[u8]) -> Result<AcquireRequest, Status> {
+        if message.len() > MAX_REQUEST {
+            return Err(too_large());
+        }
+        let message = AcquireRequest::decode(message)
+            .map_err(|error| Status::invalid_argument(format!("not a weir.v1.AcquireRequest: {error}")))?;
+        let most = self.bounds.entries;
+        if message.entries.len() > most {
+            return Err(Status::resource_exhausted(format!(
+                "the request has more than {most} entries (WEIR_MAX_ENTRIES)"
+            )));
+        }
+        Ok(message)
+    }
+
     fn explain(&self, message: &[u8]) -> Result<Bytes, Status> {
-        let AcquireMessage { domain, entries, .. } = acquire_message::decode(message, self.bounds.entries)
-            .map_err(|error| self.undecodable(&error))?;
+        let message = self.decoded(message)?;
+        let (domain, entries) = (&*message.domain, entries(&message));
         let response = self.limiter.rules(|rules| ExplainResponse {
             unknown_domain: !rules.has_domain(domain),
             unknown_key: rules.unknown_key(domain, &entries).unwrap_or_default().to_owned(),
             did_you_mean: did_you_mean(rules, domain, &entries).unwrap_or_default().to_owned(),
         });
         let response = response.ok_or_else(|| status(&AcquireError::Limit(LimitError::NoRules)))?;
-        Ok(framed(&response.encode_to_vec()))
+        Ok(framed(&response))
     }
 
     fn release(&self, message: &[u8]) -> Result<Bytes, Status> {
@@ -189,7 +200,7 @@ impl<S: Store> AcquireService<S> {
         if let Some(receipt) = receipt {
             self.limiter.give_back(receipt, now);
         }
-        Ok(framed(&ReleaseResponse { known }.encode_to_vec()))
+        Ok(framed(&ReleaseResponse { known }))
     }
 
     async fn handle_stream(
@@ -251,7 +262,7 @@ impl<S: Store> AcquireService<S> {
             while calls.len() < PIPELINED
                 && let Some(sent) = next_message(&mut buffer)?
             {
-                let reserved = account.hold(WAITING + self.bounds.weight_of_one(sent.len()))?;
+                let reserved = account.hold(WAITING + 2 * self.bounds.weight_of_one(sent.len()))?;
                 let headers = &parts.headers;
                 calls.push(async move {
                     let _reserved = reserved;
@@ -274,7 +285,7 @@ fn next_message(buffer: &mut BytesMut) -> Result<Option<Bytes>, Status> {
     let Some(&[_, a, b, c, d]) = buffer.first_chunk::<PREFIX>() else { return Ok(None) };
     let length = u32::from_be_bytes([a, b, c, d]) as usize;
     if length > MAX_REQUEST {
-        return Err(Status::resource_exhausted(format!("a message of a stream exceeds {MAX_REQUEST} bytes")));
+        return Err(too_large());
     }
     if buffer.remaining() < PREFIX + length {
         return Ok(None);
@@ -283,17 +294,23 @@ fn next_message(buffer: &mut BytesMut) -> Result<Option<Bytes>, Status> {
     Ok(Some(Bytes::copy_from_slice(&buffer.split_to(PREFIX + length))))
 }
 
-fn framed(message: &[u8]) -> Bytes {
-    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
-    let mut framed = BytesMut::with_capacity(PREFIX + message.len());
-    framed.extend_from_slice(&[0]);
-    framed.extend_from_slice(&length.to_be_bytes());
-    framed.extend_from_slice(message);
+fn framed(message: &impl prost::Message) -> Bytes {
+    let length = message.encoded_len();
+    let mut framed = BytesMut::with_capacity(PREFIX + length);
+    framed.put_u8(0);
+    framed.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+    message.encode_raw(&mut framed);
     framed.freeze()
 }
 
-fn max_wait(message: &AcquireMessage<'_>) -> Result<Period, Status> {
-    let Some((seconds, nanos)) = message.max_wait else { return Ok(Period::default()) };
+fn entries(message: &AcquireRequest) -> SmallVec<[Entry<'_>; 4]> {
+    message.entries.iter().map(|entry| Entry { key: &entry.key, value: &entry.value }).collect()
+}
+
+fn max_wait(message: &AcquireRequest) -> Result<Period, Status> {
+    let Some(prost_types::Duration { seconds, nanos }) = message.max_wait else {
+        return Ok(Period::default());
+    };
     match (u64::try_from(seconds), u64::try_from(nanos)) {
         (Ok(seconds), Ok(nanos)) if nanos < NANOS_PER_SECOND => {
             Ok(Period::from_secs(seconds) + Period::from_nanos(nanos))
@@ -302,6 +319,10 @@ fn max_wait(message: &AcquireMessage<'_>) -> Result<Period, Status> {
             "max_wait is {seconds} s and {nanos} ns; it must be 0 or longer, with nanos from 0 to 999999999"
         ))),
     }
+}
+
+fn too_large() -> Status {
+    Status::resource_exhausted(format!("a message of weir.v1.Limiter exceeds {MAX_REQUEST} bytes"))
 }
 
 fn status(error: &AcquireError) -> Status {

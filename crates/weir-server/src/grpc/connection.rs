@@ -1,15 +1,23 @@
-//! One connection: handshake, requests, graceful shutdown.
+//! One connection: handshake, calls, graceful shutdown.
+//!
+//! A call is handled where it is read, without a task, channel or timer of its own. The driver first reads all calls
+//! that have arrived, then handles them as one batch: one write carries the responses to all calls of one read, and the
+//! clock is read once per batch. Only a call that has to wait, for a store or for the rest of its message, is set
+//! aside.
 
 use std::{
-    future, io,
-    pin::pin,
+    collections::VecDeque,
+    future::{self, Future, poll_fn},
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use h2::{
     Ping, PingPong, RecvStream,
     server::{Builder, SendResponse},
@@ -17,26 +25,18 @@ use h2::{
 use http::Request;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::{TcpStream, UnixStream},
+    net::TcpStream,
     sync::watch,
     time::{self, timeout},
 };
-use tonic::service::Routes;
 
-use super::{
-    acquire::{AcquireService, Method},
-    health_and_reflection, request_headers,
-    response::send,
-    service::Service,
-    stream::{CallKind, StreamDriver},
-};
+use super::{response::reject_unread, server::Services};
 use crate::{
-    connections::{CALL, Connection, ConnectionAccount, Connections, Metered, UnreadBytes},
-    listening::{Incoming, ServedProtocol, TLS_HANDSHAKE},
-    net::{Accepted, ConnectionAge},
+    connections::{Connection, ConnectionAccount, Metered, UnreadBytes},
+    listening::TLS_HANDSHAKE,
 };
 use weir_limit::Timestamp;
-use weir_observe::throttle::Throttle;
+use weir_observe::{MethodStats, method_stats::CallTimer};
 use weir_store::Store;
 
 /// The maximum number of open requests of one connection. Each is decided in microseconds, and Envoy opens another
@@ -58,16 +58,11 @@ const KEEP_ALIVE_INTERVAL: Duration = Duration::from_mins(1);
 
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
-#[derive(Debug)]
-pub(super) struct Services<S> {
-    pub(super) service: Service<S>,
-    pub(super) acquire: AcquireService<S>,
-    pub(super) health_and_reflection: Routes,
-    pub(super) age: ConnectionAge,
-    pub(super) connections: Arc<Connections>,
-    pub(super) tls_rejected: Throttle,
-    pub(super) failed: Throttle,
-}
+/// The largest batch: its first call waits for its last. As many may wait for a client that reads no responses.
+const BATCH: usize = 256;
+
+/// The most places, 2 kB each, that a connection keeps after their calls have waited. An idle connection keeps one.
+const SLOTS: usize = 32;
 
 /// Serves until the client closes the connection. At its age, or on `stopping`, asks for another one, and ends with the
 /// open requests or the grace period. Ends at once if the client reads no responses, or `open` holds too much.
@@ -97,7 +92,7 @@ pub(super) async fn serve<S: Store, I>(
     let mut overrun = pin!(account.overrun(services.connections.bounds().sending));
     let now = || services.service.now();
     let handle = |call, respond, now| services.handle(call, respond, now, account);
-    let mut driver = StreamDriver::new(connection, open, services.service.stats(), &active, &now, handle);
+    let mut driver = CallDriver::new(connection, open, services.service.stats(), &active, &now, handle);
     tokio::select! {
         biased;
         ended = driver.run() => return log_end(ended),
@@ -117,7 +112,7 @@ pub(super) async fn serve<S: Store, I>(
 }
 
 /// Whether the first byte begins a TLS handshake, which is logged, or the client sent none. Waits for that byte.
-pub(super) async fn reject_tls<S>(
+pub(super) async fn speaks_tls<S>(
     stream: &TcpStream,
     account: &ConnectionAccount,
     services: &Services<S>,
@@ -174,101 +169,163 @@ fn protocol() -> Builder {
     builder
 }
 
-// === impl Services ===
-
-impl<S: Store> ServedProtocol for Services<S> {
-    const THREADS: &'static str = "weir-grpc";
-
-    async fn serve(
-        &self,
-        connection: Incoming,
-        opened: &Connection,
-        stopping: watch::Receiver<bool>,
-    ) -> io::Result<()> {
-        match connection {
-            Incoming::Plain(Accepted::Tcp(stream)) => {
-                let stream = TcpStream::from_std(stream)?;
-                if !reject_tls(&stream, opened.account(), self).await {
-                    serve(stream, opened, self, stopping).await;
-                }
-            }
-            Incoming::Plain(Accepted::Unix(stream)) => {
-                serve(UnixStream::from_std(stream)?, opened, self, stopping).await;
-            }
-            Incoming::Secured(mut stream) => {
-                stream.get_mut().0.attach()?;
-                serve(stream, opened, self, stopping).await;
-            }
-        }
-        Ok(())
-    }
-
-    fn log_failed(&self, error: &io::Error) {
-        if let Some(suppressed) = self.failed.admit(Instant::now()) {
-            tracing::warn!(%error, suppressed, "cannot serve a connection");
-        }
-    }
-}
-
-impl<S: Store> Services<S> {
-    fn handle(
-        &self,
-        call: Request<RecvStream>,
-        respond: SendResponse<UnreadBytes>,
-        now: Timestamp,
-        account: &Arc<ConnectionAccount>,
-    ) -> (CallKind, impl Future<Output = ()>) {
-        let kind = if call.uri().path() == Service::<S>::PATH { CallKind::Decision } else { CallKind::Other };
-        let mut call = call;
-        let handled = async move {
-            if let Err(status) = request_headers::check(&call, account) {
-                // an error means that the call was aborted
-                let _ = send(respond, Err(status), account);
-                return;
-            }
-            match kind {
-                CallKind::Decision => {
-                    let arrival = self.connections.bounds().arrival;
-                    let response = self.service.handle(&mut call, now, account, arrival).await;
-                    if let Err(error) = send(respond, response, account) {
-                        tracing::debug!(%error, "call aborted");
-                    }
-                }
-                // boxed, since all calls share a slot that is as large as the largest future
-                CallKind::Other => Box::pin(self.handle_other(call, respond, account)).await,
-            }
-        };
-        (kind, handled)
-    }
-
-    async fn handle_other(
-        &self,
-        call: Request<RecvStream>,
-        respond: SendResponse<UnreadBytes>,
-        account: &Arc<ConnectionAccount>,
-    ) {
-        if let Some(method) = Method::at(call.uri().path()) {
-            return self.acquire.handle(method, call, respond, account, self.connections.bounds()).await;
-        }
-        // until it ends, since its message is read elsewhere
-        let weight = CALL + health_and_reflection::MAX_REQUEST + request_headers::weight(&call);
-        let _hold = match account.hold(weight) {
-            Ok(hold) => hold,
-            Err(error) => {
-                // an error means that the call was aborted
-                let _ = send(respond, Err(error.into()), account);
-                return;
-            }
-        };
-        let sending = self.connections.bounds().sending;
-        health_and_reflection::handle(self.health_and_reflection.clone(), call, respond, account, sending)
-            .await;
-    }
-}
-
 /// Logs why a connection ended, at debug level: clients disconnect in many ways, and none needs action here.
 fn log_end<E: std::fmt::Display>(ended: Result<(), E>) {
     if let Err(error) = ended {
         tracing::debug!(%error, "connection lost");
+    }
+}
+
+pub(super) struct CallDriver<'a, I, H, F> {
+    connection: h2::server::Connection<I, UnreadBytes>,
+    open: &'a Connection,
+    stats: &'a MethodStats,
+    now: &'a (dyn Fn() -> Timestamp + Sync),
+    handle: H,
+    batch: VecDeque<(Request<RecvStream>, SendResponse<UnreadBytes>)>,
+    /// Places for the futures of calls. Calls that need not wait share the last one; those that waited leave theirs.
+    slots: Vec<Pin<Box<F>>>,
+    waiting: FuturesUnordered<WaitingRequest<'a, F>>,
+    active: &'a AtomicBool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CallKind {
+    Decision,
+    /// Has no stats.
+    Other,
+}
+
+struct WaitingRequest<'a, F> {
+    handled: Option<Pin<Box<F>>>,
+    /// Counts the call when it completes or is cancelled.
+    _timer: Option<CallTimer<'a>>,
+}
+
+impl<'a, I, H, F> CallDriver<'a, I, H, F>
+where
+    I: AsyncRead + AsyncWrite + Unpin,
+    H: Fn(Request<RecvStream>, SendResponse<UnreadBytes>, Timestamp) -> (CallKind, F),
+    F: Future<Output = ()>,
+{
+    /// `handle` handles each call as of the time that `now` returns. Sets `active` whenever calls arrive.
+    pub(super) fn new(
+        connection: h2::server::Connection<I, UnreadBytes>,
+        open: &'a Connection,
+        stats: &'a MethodStats,
+        active: &'a AtomicBool,
+        now: &'a (dyn Fn() -> Timestamp + Sync),
+        handle: H,
+    ) -> Self {
+        Self {
+            connection,
+            open,
+            stats,
+            now,
+            handle,
+            batch: VecDeque::new(),
+            slots: Vec::new(),
+            waiting: FuturesUnordered::new(),
+            active,
+        }
+    }
+
+    /// Handles calls until the connection ends. Dropping the future loses no call.
+    pub(super) async fn run(&mut self) -> Result<(), h2::Error> {
+        poll_fn(|context| self.poll(context)).await
+    }
+
+    pub(super) fn shut_down(&mut self) {
+        self.connection.graceful_shutdown();
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
+        let ended = self.poll_calls(context);
+        self.slots.truncate(self.waiting.len() + 1);
+        self.open.report();
+        ended
+    }
+
+    fn poll_calls(&mut self, context: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
+        loop {
+            // before the connection, which then writes their responses; calls that began to wait in the last round must
+            // be polled here once to register their wakers
+            while !self.must_wait()
+                && let Poll::Ready(Some(slot)) = self.waiting.poll_next_unpin(context)
+            {
+                self.slots.extend(slot.filter(|_| self.slots.len() < SLOTS));
+            }
+            let more = self.read(context);
+            // the connection wakes the task when the client has read responses
+            if self.batch.is_empty() || self.must_wait() {
+                return more;
+            }
+            self.handle_batch(context);
+            if more.is_ready() {
+                return more;
+            }
+        }
+    }
+
+    fn must_wait(&self) -> bool {
+        self.open.account().must_wait()
+    }
+
+    /// Also writes pending responses. Ready when the connection has ended.
+    fn read(&mut self, context: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
+        // from a client that does not read its responses, everything is read, since only that shows when it does
+        while self.batch.len() < BATCH || self.must_wait() {
+            match self.connection.poll_accept(context) {
+                Poll::Ready(Some(Ok(call))) if self.batch.len() < BATCH => self.batch.push_back(call),
+                Poll::Ready(Some(Ok((_, respond)))) => reject_unread(respond, self.open.account()),
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error)),
+                Poll::Ready(None) => return Poll::Ready(Ok(())),
+                Poll::Pending => break,
+            }
+        }
+        Poll::Pending
+    }
+
+    fn handle_batch(&mut self, context: &mut Context<'_>) {
+        self.active.store(true, Ordering::Relaxed);
+        self.open.account().record_calls(self.batch.len());
+        let (begun, now) = (Instant::now(), (self.now)());
+        let mut decided = 0;
+        while !self.must_wait()
+            && let Some((call, respond)) = self.batch.pop_front()
+        {
+            let (kind, handled) = (self.handle)(call, respond, now);
+            let mut slot = match self.slots.pop() {
+                Some(mut slot) => {
+                    slot.set(handled);
+                    slot
+                }
+                None => Box::pin(handled),
+            };
+            match (slot.as_mut().poll(context), kind) {
+                (Poll::Ready(()), kind) => {
+                    decided += u64::from(kind == CallKind::Decision);
+                    self.slots.push(slot);
+                }
+                (Poll::Pending, kind) => {
+                    let timer = (kind == CallKind::Decision).then(|| self.stats.begin_at(begun));
+                    self.waiting.push(WaitingRequest { handled: Some(slot), _timer: timer });
+                }
+            }
+        }
+        // the responses leave together, so each call took as long as the batch
+        self.stats.record(decided, begun.elapsed());
+    }
+}
+
+impl<F: Future<Output = ()>> Future for WaitingRequest<'_, F> {
+    /// Its place, for another call.
+    type Output = Option<Pin<Box<F>>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(handled) = &mut self.handled {
+            std::task::ready!(handled.as_mut().poll(context));
+        }
+        Poll::Ready(self.handled.take())
     }
 }

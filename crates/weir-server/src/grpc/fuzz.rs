@@ -21,10 +21,10 @@ use tokio::{
 };
 
 use super::{
-    connection::{Services, serve},
+    connection::serve,
     decode::{MessageError, decoded},
     message::{PREFIX, unpack},
-    server::Server,
+    server::{Server, Services},
     service::Service,
 };
 use crate::conversion;

@@ -10,7 +10,7 @@ use http::{HeaderMap, Request};
 use tokio::time::timeout;
 use tonic::Status;
 
-use super::request_headers;
+use super::call_headers;
 use crate::{
     bounds::{Bound, MAX_MESSAGE},
     connections::{AccountHold, CALL, ConnectionAccount},
@@ -38,7 +38,7 @@ pub(super) async fn read(
         Some(Some(Ok(first))) if body.is_end_stream() => return Ok((first, None)),
         Some(Some(first)) => Some(first.map_err(broken)?),
     };
-    let other = CALL + request_headers::weight(call);
+    let other = CALL + call_headers::weight(call);
     let hold = account.hold(other)?;
     // boxed, since all calls have a future of the same size
     let whole = Box::pin(timeout(arrival, read_rest(call.body_mut(), first, hold, other)));

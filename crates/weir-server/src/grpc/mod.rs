@@ -1,7 +1,7 @@
 //! The gRPC server: Envoy's `RateLimitService`, `weir.v1.Limiter` for callers that wait, health and reflection.
 
 mod acquire;
-mod acquire_message;
+mod call_headers;
 mod connection;
 mod decode;
 mod encode;
@@ -10,14 +10,10 @@ pub(super) mod fuzz;
 mod health;
 mod health_and_reflection;
 mod message;
-mod reader;
-mod request_headers;
 mod response;
 mod server;
 mod service;
 mod status;
-mod stream;
-mod timeout;
 mod tokens;
 mod writer;
 

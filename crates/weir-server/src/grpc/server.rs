@@ -2,19 +2,31 @@
 
 use std::{future::Future, io, sync::Arc, time::Duration};
 
+use h2::{RecvStream, server::SendResponse};
+use http::Request;
 use tokio::sync::watch;
+use tokio_util::either::Either;
 use tonic::service::Routes;
 use tonic_health::{
     pb::health_server::HealthServer,
     server::{HealthReporter, HealthService},
 };
 
-use super::{connection::Services, health, health_and_reflection::MAX_REQUEST, service::Service};
+use super::{
+    acquire::{AcquireService, Method},
+    call_headers,
+    connection::{CallKind, serve, speaks_tls},
+    health,
+    health_and_reflection::{self, MAX_REQUEST},
+    response::send,
+    service::Service,
+};
 use crate::{
-    connections::Connections,
-    listening::{Certificates, ListeningPort, accept},
+    connections::{CALL, Connection, ConnectionAccount, Connections, UnreadBytes},
+    listening::{Certificates, ListeningPort, ServedProtocol, ServedStream, accept},
     net::{ConnectionAge, Listener},
 };
+use weir_limit::Timestamp;
 use weir_observe::throttle::Throttle;
 use weir_proto as proto;
 use weir_store::Store;
@@ -27,6 +39,16 @@ pub struct Server<S> {
     certificates: Option<Arc<Certificates>>,
     healthy: watch::Receiver<bool>,
     reporter: HealthReporter,
+}
+
+#[derive(Debug)]
+pub(super) struct Services<S> {
+    pub(super) service: Service<S>,
+    pub(super) acquire: AcquireService<S>,
+    pub(super) health_and_reflection: Routes,
+    pub(super) age: ConnectionAge,
+    pub(super) connections: Arc<Connections>,
+    pub(super) tls_rejected: Throttle,
 }
 
 /// Why the server cannot be built.
@@ -72,7 +94,6 @@ impl<S: Store> Server<S> {
             age,
             connections,
             tls_rejected: Throttle::default(),
-            failed: Throttle::default(),
         });
         Ok(Self { services, threads, certificates: None, healthy, reporter })
     }
@@ -99,5 +120,77 @@ impl<S: Store> Server<S> {
         let listening = ListeningPort { listener, threads, certificates, connections, protocol: services };
         let (follow, ended) = (health::follow(healthy, &reporter), health::end(reporter.clone()));
         accept(listening, stop, follow, ended, drain).await
+    }
+}
+
+// === impl Services ===
+
+impl<S: Store> ServedProtocol for Services<S> {
+    const THREADS: &'static str = "weir-grpc";
+
+    async fn serve(&self, stream: ServedStream, opened: &Connection, stopping: watch::Receiver<bool>) {
+        if let Either::Left(socket) = &stream
+            && let Some(tcp) = socket.tcp()
+            && speaks_tls(tcp, opened.account(), self).await
+        {
+            return;
+        }
+        serve(stream, opened, self, stopping).await;
+    }
+}
+
+impl<S: Store> Services<S> {
+    pub(super) fn handle(
+        &self,
+        call: Request<RecvStream>,
+        respond: SendResponse<UnreadBytes>,
+        now: Timestamp,
+        account: &Arc<ConnectionAccount>,
+    ) -> (CallKind, impl Future<Output = ()>) {
+        let kind = if call.uri().path() == Service::<S>::PATH { CallKind::Decision } else { CallKind::Other };
+        let mut call = call;
+        let handled = async move {
+            if let Err(status) = call_headers::check(&call, account) {
+                // an error means that the call was aborted
+                let _ = send(respond, Err(status), account);
+                return;
+            }
+            match kind {
+                CallKind::Decision => {
+                    let arrival = self.connections.bounds().arrival;
+                    let response = self.service.handle(&mut call, now, account, arrival).await;
+                    if let Err(error) = send(respond, response, account) {
+                        tracing::debug!(%error, "call aborted");
+                    }
+                }
+                // boxed, since all calls share a slot that is as large as the largest future
+                CallKind::Other => Box::pin(self.handle_other(call, respond, account)).await,
+            }
+        };
+        (kind, handled)
+    }
+
+    async fn handle_other(
+        &self,
+        call: Request<RecvStream>,
+        respond: SendResponse<UnreadBytes>,
+        account: &Arc<ConnectionAccount>,
+    ) {
+        if let Some(method) = Method::at(call.uri().path()) {
+            return self.acquire.handle(method, call, respond, account, self.connections.bounds()).await;
+        }
+        // until it ends, since its message is read elsewhere
+        let weight = CALL + health_and_reflection::MAX_REQUEST + call_headers::weight(&call);
+        let _hold = match account.hold(weight) {
+            Ok(hold) => hold,
+            Err(error) => {
+                // an error means that the call was aborted
+                let _ = send(respond, Err(error.into()), account);
+                return;
+            }
+        };
+        let sending = self.connections.bounds().sending;
+        health_and_reflection::handle(self.health_and_reflection.clone(), call, respond, account, sending)
+            .await;
     }
 }

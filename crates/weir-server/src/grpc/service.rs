@@ -15,11 +15,11 @@ use tonic::{Code, Status};
 
 use super::{
     acquire::AcquireService,
+    call_headers,
     decode::{MessageError, decode},
     encode::encode,
     message,
     status::of_limit_error,
-    timeout,
     writer::FieldWriter,
 };
 use crate::{
@@ -101,7 +101,7 @@ impl<S: Store> Service<S> {
     ) -> Result<Bytes, Status> {
         let span = self.tracer.as_ref().and_then(|tracer| tracer.start_rpc(call.headers(), now));
         let response = async {
-            let mut wait = timeout::longest_wait(call.headers())?;
+            let mut wait = call_headers::longest_wait(call.headers())?;
             let (read, now) = {
                 let mut reading = pin!(message::read(call, account, arrival));
                 if let Some(read) = reading.as_mut().now_or_never() {

@@ -108,7 +108,7 @@ impl<S: Store> AcquireApi<S> {
             let response = response(verdict, &context.headers.render(verdict));
             let (reason, retry_after) = match acquired.rejection {
                 None => {
-                    let fields = vec![("waited", wait::format(acquired.waited))];
+                    let fields = vec![("waited", wait::duration(acquired.waited).to_string())];
                     let is_ok = verdict.code == Code::Ok;
                     let status = if is_ok { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
                     return Answered { response, status, fields };
@@ -119,7 +119,9 @@ impl<S: Store> AcquireApi<S> {
                 Some(Rejection::Closed) => ("closed", None),
             };
             let mut fields = vec![("reason", reason.to_owned())];
-            fields.extend(retry_after.map(|retry_after| ("retryAfter", wait::format(retry_after))));
+            fields.extend(
+                retry_after.map(|retry_after| ("retryAfter", wait::duration(retry_after).to_string())),
+            );
             let is_closed = acquired.rejection == Some(Rejection::Closed);
             let status =
                 if is_closed { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::TOO_MANY_REQUESTS };

@@ -13,11 +13,12 @@ use tokio::{
     sync::mpsc,
     time::{sleep, timeout},
 };
+use tokio_util::either::Either;
 
 use super::{
     certificates::Certificates,
     handshake::Handshakes,
-    socket::Incoming,
+    socket::ServedSocket,
     worker::{ServedProtocol, Workers},
 };
 use crate::{
@@ -60,12 +61,12 @@ pub(crate) async fn accept<P: ServedProtocol>(
         tokio::select! {
             () = &mut stop => break,
             never = &mut beside => match never {},
-            Some((stream, opened)) = secured.recv() => workers.serve((Incoming::Secured(stream), opened)),
+            Some((stream, opened)) = secured.recv() => workers.serve((Either::Right(stream), opened)),
             accepted = listener.accept() => match accepted {
                 // a connection too many is closed here
                 Ok(accepted) => if let Some(opened) = opened(&connections, &*protocol) {
                     match &mut handshakes {
-                        None => workers.serve((Incoming::Plain(accepted), opened)),
+                        None => workers.serve((Either::Left(ServedSocket::Detached(accepted)), opened)),
                         Some(handshakes) => handshakes.begin(accepted, opened).await,
                     }
                 },
@@ -81,7 +82,7 @@ pub(crate) async fn accept<P: ServedProtocol>(
     drop(listener);
     drop(handshakes);
     while let Ok((stream, opened)) = secured.try_recv() {
-        workers.serve((Incoming::Secured(stream), opened));
+        workers.serve((Either::Right(stream), opened));
     }
     stopping.await;
     if timeout(drain, workers.stop()).await.is_err() {

@@ -85,13 +85,11 @@ async fn run(
         tokio::select! {
             next = accepted.recv() => {
                 let Some((next, opened)) = next else { return };
-                let socket = match ServedSocket::new(next) {
-                    Ok(socket) => socket,
-                    Err(error) => {
-                        tracing::warn!(%error, "cannot serve a connection");
-                        continue;
-                    }
-                };
+                let mut socket = ServedSocket::Detached(next);
+                if let Err(error) = socket.attach() {
+                    tracing::warn!(%error, "cannot serve a connection");
+                    continue;
+                }
                 if tasks.len() >= max_open {
                     abort_oldest(&mut open, &certificates);
                 }

@@ -12,6 +12,6 @@ pub use certificates::Certificates;
 
 pub(super) use self::{
     accept::{ListeningPort, TLS_HANDSHAKE, accept},
-    socket::Incoming,
+    socket::ServedStream,
     worker::ServedProtocol,
 };

@@ -8,20 +8,21 @@ use super::socket::Peer;
 use weir_net::tls::{EndedAuthority, WrongClientName};
 use weir_observe::{Counter, Metric, throttle::Throttle};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RefusalReason {
-    /// The client closed the connection before it sent anything wrong, as TCP health checks do.
-    Closed,
-    /// It took too long, or too many others began meanwhile.
-    TimedOut,
-    NotTls,
-    NoCertificate,
-    Expired,
-    Untrusted,
-    WrongName,
-    Rejected,
-    Incompatible,
-    Other,
+named! {
+    pub(crate) enum RefusalReason {
+        /// The client closed the connection before it sent anything wrong, as TCP health checks do.
+        Closed = "closed",
+        /// It took too long, or too many others began meanwhile.
+        TimedOut = "timed_out",
+        NotTls = "not_tls",
+        NoCertificate = "no_certificate",
+        Expired = "expired",
+        Untrusted = "untrusted",
+        WrongName = "wrong_name",
+        Rejected = "rejected",
+        Incompatible = "incompatible",
+        Other = "other",
+    }
 }
 
 /// A failed handshake.
@@ -37,34 +38,6 @@ pub(crate) struct Refusals([(Counter, Throttle); RefusalReason::ALL.len()]);
 // === impl RefusalReason ===
 
 impl RefusalReason {
-    const ALL: [Self; 10] = [
-        Self::Closed,
-        Self::TimedOut,
-        Self::NotTls,
-        Self::NoCertificate,
-        Self::Expired,
-        Self::Untrusted,
-        Self::WrongName,
-        Self::Rejected,
-        Self::Incompatible,
-        Self::Other,
-    ];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::TimedOut => "timed_out",
-            Self::NotTls => "not_tls",
-            Self::NoCertificate => "no_certificate",
-            Self::Expired => "expired",
-            Self::Untrusted => "untrusted",
-            Self::WrongName => "wrong_name",
-            Self::Rejected => "rejected",
-            Self::Incompatible => "incompatible",
-            Self::Other => "other",
-        }
-    }
-
     const fn text(self) -> &'static str {
         match self {
             Self::Closed => "the client closed the connection",
@@ -164,7 +137,7 @@ impl Refusals {
     }
 
     pub(crate) fn metrics(&self) -> impl Iterator<Item = Metric> {
-        RefusalReason::ALL.into_iter().zip(&self.0).map(|(reason, (counter, _))| {
+        RefusalReason::ALL.iter().zip(&self.0).map(|(reason, (counter, _))| {
             let help = "TLS handshakes that failed, by reason.";
             Metric::counter("weir.tls.handshakes_failed", help, counter.get()).label("reason", reason.name())
         })

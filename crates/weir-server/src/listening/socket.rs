@@ -1,4 +1,4 @@
-//! Sockets under TLS, which move from the thread of the handshake to the one that serves the connection.
+//! Sockets, which move from the thread that accepts them or makes their handshake to the one that serves them.
 
 use std::{
     fmt, io,
@@ -12,22 +12,17 @@ use tokio::{
     net::{TcpStream, UnixStream},
 };
 use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
 
 use crate::net::Accepted;
 
-pub(crate) enum Incoming {
-    Plain(Accepted),
-    /// After the TLS handshake, detached.
-    Secured(Box<TlsStream<ServedSocket>>),
-}
+/// An accepted connection, with TLS or without.
+pub(crate) type ServedStream = Either<ServedSocket, Box<TlsStream<ServedSocket>>>;
 
 /// A socket that can leave its runtime and join another one.
-pub(crate) struct ServedSocket(SocketState);
-
-enum SocketState {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-    /// Registered with no runtime.
+pub(crate) enum ServedSocket {
+    Attached(Either<TcpStream, UnixStream>),
+    /// Registered with no runtime: reading and writing fail.
     Detached(Accepted),
     /// The system did not let it move.
     Broken,
@@ -39,38 +34,48 @@ pub(crate) enum Peer {
     Unknown,
 }
 
+/// Has `stream` join the runtime of the caller.
+pub(crate) fn attach(stream: &mut ServedStream) -> io::Result<()> {
+    match stream {
+        Either::Left(socket) => socket.attach(),
+        Either::Right(stream) => stream.get_mut().0.attach(),
+    }
+}
+
 // === impl ServedSocket ===
 
 impl ServedSocket {
-    pub(crate) fn new(accepted: Accepted) -> io::Result<Self> {
-        Ok(Self(match accepted {
-            Accepted::Tcp(stream) => SocketState::Tcp(TcpStream::from_std(stream)?),
-            Accepted::Unix(stream) => SocketState::Unix(UnixStream::from_std(stream)?),
-        }))
-    }
-
-    /// Leaves its runtime. Reading and writing fail until [`ServedSocket::attach`].
     pub(crate) fn detach(&mut self) -> io::Result<()> {
-        self.0 = match std::mem::replace(&mut self.0, SocketState::Broken) {
-            SocketState::Tcp(stream) => SocketState::Detached(Accepted::Tcp(stream.into_std()?)),
-            SocketState::Unix(stream) => SocketState::Detached(Accepted::Unix(stream.into_std()?)),
+        *self = match std::mem::replace(self, Self::Broken) {
+            Self::Attached(Either::Left(stream)) => Self::Detached(Accepted::Tcp(stream.into_std()?)),
+            Self::Attached(Either::Right(stream)) => Self::Detached(Accepted::Unix(stream.into_std()?)),
             state => state,
         };
         Ok(())
     }
 
     pub(crate) fn attach(&mut self) -> io::Result<()> {
-        if let SocketState::Detached(accepted) = std::mem::replace(&mut self.0, SocketState::Broken) {
-            *self = Self::new(accepted)?;
-        }
+        *self = match std::mem::replace(self, Self::Broken) {
+            Self::Detached(Accepted::Tcp(stream)) => {
+                Self::Attached(Either::Left(TcpStream::from_std(stream)?))
+            }
+            Self::Detached(Accepted::Unix(stream)) => {
+                Self::Attached(Either::Right(UnixStream::from_std(stream)?))
+            }
+            state => state,
+        };
         Ok(())
     }
 
-    pub(crate) fn peer(&self) -> Peer {
-        match &self.0 {
-            SocketState::Tcp(stream) => stream.peer_addr().map_or(Peer::Unknown, Peer::Tcp),
-            _ => Peer::Unknown,
+    pub(crate) const fn tcp(&self) -> Option<&TcpStream> {
+        match self {
+            Self::Attached(Either::Left(stream)) => Some(stream),
+            _ => None,
         }
+    }
+
+    pub(crate) fn peer(&self) -> Peer {
+        self.tcp().and_then(|stream| stream.peer_addr().ok()).map_or(Peer::Unknown, Peer::Tcp)
     }
 }
 
@@ -84,20 +89,18 @@ impl AsyncRead for ServedSocket {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().0 {
-            SocketState::Tcp(stream) => Pin::new(stream).poll_read(context, into),
-            SocketState::Unix(stream) => Pin::new(stream).poll_read(context, into),
-            SocketState::Detached(_) | SocketState::Broken => Poll::Ready(Err(detached())),
+        match self.get_mut() {
+            Self::Attached(stream) => Pin::new(stream).poll_read(context, into),
+            Self::Detached(_) | Self::Broken => Poll::Ready(Err(detached())),
         }
     }
 }
 
 impl AsyncWrite for ServedSocket {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().0 {
-            SocketState::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
-            SocketState::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
-            SocketState::Detached(_) | SocketState::Broken => Poll::Ready(Err(detached())),
+        match self.get_mut() {
+            Self::Attached(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Detached(_) | Self::Broken => Poll::Ready(Err(detached())),
         }
     }
 
@@ -106,10 +109,9 @@ impl AsyncWrite for ServedSocket {
         context: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().0 {
-            SocketState::Tcp(stream) => Pin::new(stream).poll_write_vectored(context, bytes),
-            SocketState::Unix(stream) => Pin::new(stream).poll_write_vectored(context, bytes),
-            SocketState::Detached(_) | SocketState::Broken => Poll::Ready(Err(detached())),
+        match self.get_mut() {
+            Self::Attached(stream) => Pin::new(stream).poll_write_vectored(context, bytes),
+            Self::Detached(_) | Self::Broken => Poll::Ready(Err(detached())),
         }
     }
 
@@ -118,18 +120,16 @@ impl AsyncWrite for ServedSocket {
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().0 {
-            SocketState::Tcp(stream) => Pin::new(stream).poll_flush(context),
-            SocketState::Unix(stream) => Pin::new(stream).poll_flush(context),
-            SocketState::Detached(_) | SocketState::Broken => Poll::Ready(Err(detached())),
+        match self.get_mut() {
+            Self::Attached(stream) => Pin::new(stream).poll_flush(context),
+            Self::Detached(_) | Self::Broken => Poll::Ready(Err(detached())),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().0 {
-            SocketState::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
-            SocketState::Unix(stream) => Pin::new(stream).poll_shutdown(context),
-            SocketState::Detached(_) | SocketState::Broken => Poll::Ready(Err(detached())),
+        match self.get_mut() {
+            Self::Attached(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Detached(_) | Self::Broken => Poll::Ready(Err(detached())),
         }
     }
 }

@@ -8,6 +8,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Instant,
 };
 
 use tokio::{
@@ -15,28 +16,27 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::socket::Incoming;
+use super::socket::{ServedStream, attach};
 use crate::connections::Connection;
+use weir_observe::throttle::Throttle;
 use weir_store::runtime;
 
 pub(crate) trait ServedProtocol: Send + Sync + 'static {
     /// Begins the names of its threads.
     const THREADS: &'static str;
 
-    /// Serves until the connection ends; gracefully when `stopping` becomes true. Fails if it cannot be served at all.
+    /// Serves until the connection ends; gracefully when `stopping` becomes true.
     fn serve(
         &self,
-        connection: Incoming,
+        stream: ServedStream,
         opened: &Connection,
         stopping: watch::Receiver<bool>,
-    ) -> impl Future<Output = io::Result<()>> + Send;
+    ) -> impl Future<Output = ()> + Send;
 
     /// Returns whether clients have to authenticate with the protocol before they may do anything else.
     fn has_to_authenticate(&self) -> bool {
         false
     }
-
-    fn log_failed(&self, error: &io::Error);
 }
 
 pub(crate) struct Workers {
@@ -48,7 +48,7 @@ pub(crate) struct Workers {
 
 struct ServingThread {
     /// None once the worker should end.
-    connections: Option<mpsc::UnboundedSender<(Incoming, Connection)>>,
+    connections: Option<mpsc::UnboundedSender<(ServedStream, Connection)>>,
     open: Arc<AtomicUsize>,
     /// Completes when the last connection has ended, after `connections` was dropped.
     ended: oneshot::Receiver<()>,
@@ -68,7 +68,7 @@ impl Workers {
     }
 
     /// Serves `accepted` on the thread with the fewest connections, so that a proxy's few connections use all cores.
-    pub(crate) fn serve(&self, accepted: (Incoming, Connection)) {
+    pub(crate) fn serve(&self, accepted: (ServedStream, Connection)) {
         let idlest = self.threads.iter().min_by_key(|worker| worker.open.load(Ordering::Relaxed));
         if let Some(worker) = idlest
             && let Some(connections) = &worker.connections
@@ -119,24 +119,28 @@ impl ServingThread {
 
 /// Serves the `accepted` connections until the channel is closed and all of them have ended, or until `cut`.
 async fn run<P: ServedProtocol>(
-    mut accepted: mpsc::UnboundedReceiver<(Incoming, Connection)>,
+    mut accepted: mpsc::UnboundedReceiver<(ServedStream, Connection)>,
     services: &Arc<P>,
     open: &Arc<AtomicUsize>,
     stopping: watch::Receiver<bool>,
     mut cut: watch::Receiver<()>,
 ) {
-    let mut connections = JoinSet::new();
+    let (mut connections, failed) = (JoinSet::new(), Throttle::default());
     let mut more = true;
     while more || !connections.is_empty() {
         tokio::select! {
             next = accepted.recv(), if more => match next {
-                Some((connection, opened)) => {
+                Some((mut stream, opened)) => {
                     let guard = OpenGuard(Arc::clone(open));
+                    if let Err(error) = attach(&mut stream) {
+                        if let Some(suppressed) = failed.admit(Instant::now()) {
+                            tracing::warn!(%error, suppressed, "cannot serve a connection");
+                        }
+                        continue;
+                    }
                     let (services, stopping) = (Arc::clone(services), stopping.clone());
                     connections.spawn(async move {
-                        if let Err(error) = services.serve(connection, &opened, stopping).await {
-                            services.log_failed(&error);
-                        }
+                        services.serve(stream, &opened, stopping).await;
                         drop(guard);
                     });
                 }

@@ -4,19 +4,16 @@ use std::{
     future::{self, Future},
     io,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use tokio::{
-    net::{TcpStream, UnixStream},
-    sync::watch,
-};
+use tokio::sync::watch;
 
 use super::{connection, service::Service};
 use crate::{
     connections::Connection,
-    listening::{Certificates, Incoming, ListeningPort, ServedProtocol, accept},
-    net::{Accepted, Listener},
+    listening::{Certificates, ListeningPort, ServedProtocol, ServedStream, accept},
+    net::Listener,
 };
 use weir_store::Store;
 
@@ -56,34 +53,11 @@ impl<S: Store> Server<S> {
 impl<S: Store> ServedProtocol for Service<S> {
     const THREADS: &'static str = "weir-redis";
 
-    async fn serve(
-        &self,
-        connection: Incoming,
-        opened: &Connection,
-        stopping: watch::Receiver<bool>,
-    ) -> io::Result<()> {
-        match connection {
-            Incoming::Plain(Accepted::Tcp(stream)) => {
-                connection::serve(TcpStream::from_std(stream)?, opened, self, stopping).await;
-            }
-            Incoming::Plain(Accepted::Unix(stream)) => {
-                connection::serve(UnixStream::from_std(stream)?, opened, self, stopping).await;
-            }
-            Incoming::Secured(mut stream) => {
-                stream.get_mut().0.attach()?;
-                connection::serve(stream, opened, self, stopping).await;
-            }
-        }
-        Ok(())
+    async fn serve(&self, stream: ServedStream, opened: &Connection, stopping: watch::Receiver<bool>) {
+        connection::serve(stream, opened, self, stopping).await;
     }
 
     fn has_to_authenticate(&self) -> bool {
         self.settings.auth.is_some()
-    }
-
-    fn log_failed(&self, error: &io::Error) {
-        if let Some(suppressed) = self.failed.admit(Instant::now()) {
-            tracing::warn!(%error, suppressed, "cannot serve a connection");
-        }
     }
 }

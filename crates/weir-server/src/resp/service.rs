@@ -30,10 +30,9 @@ pub struct Service<S> {
     pub(super) hasher: KeyHasher,
     pub(super) started: Instant,
     pub(super) tracer: Option<Arc<Tracer>>,
-    /// Bound the messages about clients of another protocol, failed authentication, and failed connections.
+    /// Bound the messages about clients of another protocol, and failed authentication.
     pub(super) rejected: Throttle,
     pub(super) auth_failed: Throttle,
-    pub(super) failed: Throttle,
 }
 
 impl<S> Service<S> {
@@ -59,7 +58,6 @@ impl<S> Service<S> {
             tracer: None,
             rejected: Throttle::default(),
             auth_failed: Throttle::default(),
-            failed: Throttle::default(),
         }
     }
 
