@@ -9,7 +9,7 @@ program=$1 venv=$2 file=$3
 target=$(uname -m)-unknown-linux-gnu
 # it writes beside each Cargo.toml of the workspace
 name=.sbom-$$
-trap 'rm -f "$name.json" crates/*/"$name.json"' EXIT
+trap 'rm -f "$name.json" {benches/support,crates/*}/"$name.json"' EXIT
 "$program" cyclonedx --format json --spec-version 1.5 --target "$target" --override-filename "$name" --quiet
 "$venv/bin/python3" scripts/check-sbom.py "$name.json"
 mkdir -p "$(dirname "$file")"
