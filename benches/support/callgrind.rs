@@ -1,4 +1,4 @@
-//! Counts instructions with valgrind: each case runs in a process of its own, of which only what [`measured`] calls is
+//! Counts instructions with valgrind: each case runs in a process of its own, of which only what `measured` calls is
 //! counted.
 
 use std::{env, hint::black_box, process::Command};
