@@ -68,7 +68,6 @@ fn main() {
     });
     println!("{} expired counters were removed in {elapsed:?}", store.usage().expired);
     print("decisions during the sweep", &deciding.get());
-    print("locks held by the sweep", &store.sweep_holds());
 }
 
 fn print(title: &str, times: &Distribution) {

@@ -7,10 +7,9 @@ use std::{
 };
 
 /// The names that several crates may define: each is read beside the name of its crate or module.
-const SEVERAL: [&str; 19] = [
+const SEVERAL: [&str; 18] = [
     "AcquireError",
     "Auth",
-    "Bound",
     "Bucket",
     "Command",
     "Connection",

@@ -74,7 +74,7 @@ async fn simulate<S: Store>(
     }
     for (limiter, instance) in limiters.iter().zip(&instances) {
         let (clock, longest) = (Arc::new(instance.clock.clone()), scenario.rarer(LONGEST_SLEEP));
-        work.spawn(Limiter::ask_store_within(limiter, clock, longest));
+        work.spawn(Limiter::ask_store(limiter, clock, Some(longest)));
     }
     let (rung, clocks) = (Arc::new(Notify::new()), instances.iter().map(|instance| instance.clock.clone()));
     let served = limiters.iter().map(Arc::clone).zip(clocks).collect();

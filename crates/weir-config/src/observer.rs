@@ -10,7 +10,7 @@ use super::{
     scalar::{Meaning, Scalar},
     yaml::{YamlNode, YamlPosition},
 };
-use weir_observe::mapper::{Bound, Observer, Summary};
+use weir_observe::mapper::{BucketBound, Observer, Summary};
 
 const MAX_BUCKETS: usize = 200;
 
@@ -171,7 +171,7 @@ impl ObserverOptions {
         match kind.unwrap_or(ObserverKind::Histogram) {
             ObserverKind::Histogram => {
                 let buckets = self.buckets.as_ref().or(defaults.buckets.as_ref());
-                let bound = |written: &f64| Bound { written: *written, nanos: nanos(*written, scale) };
+                let bound = |written: &f64| BucketBound { written: *written, nanos: nanos(*written, scale) };
                 Observer::Histogram(buckets.map(|buckets| buckets.iter().map(bound).collect()))
             }
             ObserverKind::Summary => Observer::Summary(Summary {

@@ -53,7 +53,7 @@ pub enum AcquireError {
 }
 
 /// A request that may wait.
-struct WaitingCall<'a, 'r, C: ?Sized> {
+struct AcquireCall<'a, 'r, C: ?Sized> {
     request: &'a Request<'r>,
     started: Timestamp,
     max_wait: Period,
@@ -69,7 +69,7 @@ enum Entrance<'a> {
     /// It must be decided anew: its wait may have ended meanwhile.
     Again,
     Waits(LinePlace<'a>),
-    Decided(Outcome),
+    Decided(AcquireOutcome),
 }
 
 struct LinePlace<'a> {
@@ -86,7 +86,7 @@ struct WaitingCaller<'a, C: Clock + ?Sized> {
     clock: &'a C,
 }
 
-struct Outcome {
+struct AcquireOutcome {
     /// By which it was decided. A reload may have replaced them meanwhile.
     loaded: Arc<LoadedRules>,
     key: CounterKey,
@@ -127,7 +127,7 @@ impl<S: Store> Limiter<S> {
             Err(encode) => encode,
         };
         let max_wait = self.asking.cut(max_wait);
-        let call = WaitingCall { request, started, max_wait, clock };
+        let call = AcquireCall { request, started, max_wait, clock };
         let mut now = started;
         let outcome = loop {
             let entrance = match self.enter(&call, now)? {
@@ -171,7 +171,7 @@ impl<S: Store> Limiter<S> {
 
     fn enter<C: Clock + ?Sized>(
         &self,
-        call: &WaitingCall<'_, '_, C>,
+        call: &AcquireCall<'_, '_, C>,
         now: Timestamp,
     ) -> Result<Entrance<'_>, AcquireError> {
         let loaded = self.current(call.request)?;
@@ -183,7 +183,7 @@ impl<S: Store> Limiter<S> {
             Arrival::Admitted => Acquired::admitted(Some(Receipt::new(check, now)), call.started, now),
             Arrival::Rejected(rejection) => Acquired::rejected(rejection, call.started, now),
         };
-        Ok(Outcome::of_line(&loaded, check.key, acquired, now))
+        Ok(AcquireOutcome::of_line(&loaded, check.key, acquired, now))
     }
 
     fn waits<'a>(
@@ -203,7 +203,7 @@ impl<S: Store> Limiter<S> {
     /// Asks the store, and puts the request into the line if it rejects or others wait.
     async fn enter_elsewhere<C: Clock + ?Sized>(
         &self,
-        call: &WaitingCall<'_, '_, C>,
+        call: &AcquireCall<'_, '_, C>,
     ) -> Result<Entrance<'_>, AcquireError> {
         let loaded = self.current(call.request)?;
         let matched = Matched::new(&loaded.rules, call.request);
@@ -228,7 +228,7 @@ impl<S: Store> Limiter<S> {
             }
             Err(rejection) => {
                 let acquired = Acquired::rejected(rejection, call.started, now);
-                Outcome::of_line(&loaded, check.key, acquired, now)
+                AcquireOutcome::of_line(&loaded, check.key, acquired, now)
             }
         })
     }
@@ -251,15 +251,15 @@ impl<S: Store> Limiter<S> {
         }
         let acquired = Acquired::admitted(Some(Receipt::of_store(check, sent)), started, now);
         let (loaded, key) = (Arc::clone(loaded), check.key);
-        Entrance::Decided(Outcome { loaded, key, acquired, decision: Some(decision), at: now })
+        Entrance::Decided(AcquireOutcome { loaded, key, acquired, decision: Some(decision), at: now })
     }
 
     /// None if it must be decided anew.
     async fn wait<C: Clock + ?Sized>(
         &self,
-        call: &WaitingCall<'_, '_, C>,
+        call: &AcquireCall<'_, '_, C>,
         LinePlace { lines, ticket, promised }: LinePlace<'_>,
-    ) -> Result<Option<Outcome>, AcquireError> {
+    ) -> Result<Option<AcquireOutcome>, AcquireError> {
         let key = ticket.key;
         let answer = WaitingCaller { lines, ticket: Some(ticket), clock: call.clock }.await;
         let at = call.clock.now();
@@ -271,13 +271,13 @@ impl<S: Store> Limiter<S> {
                 let matched = Matched::new(&loaded.rules, call.request);
                 let check = matched.checks.iter().find(|check| check.key == key);
                 let receipt = check.map(|check| match promised {
-                    Some(promised) => promised.taken_at(taken_at),
+                    Some(promised) => Receipt { taken_at, ..promised },
                     None => Receipt::new(check, taken_at),
                 });
                 Acquired::admitted(receipt, call.started, taken_at)
             }
         };
-        Ok(Some(Outcome { loaded, key, acquired, decision: None, at }))
+        Ok(Some(AcquireOutcome { loaded, key, acquired, decision: None, at }))
     }
 
     /// Rejected hits must not count, since they are taken later; and a mode that syncs may admit more than the limit.
@@ -328,20 +328,13 @@ impl<S: Store> Limiter<S> {
 
     /// Has the lines whose counters are not in memory ask the store for hits, until `limiter` is dropped. Without it
     /// nobody is served there. For a runtime with timers; a [`WaiterThread`](super::WaiterThread) has one of its own.
+    /// Sleeps for up to `longest`, or else a second, if nothing is due: a clock may be set.
     pub fn ask_store(
         limiter: &Arc<Self>,
         clock: Arc<dyn Clock>,
+        longest: Option<Period>,
     ) -> impl Future<Output = ()> + Send + 'static + use<S> {
-        super::asking::serve(Arc::downgrade(limiter), Arc::clone(&limiter.asking), clock, None, None)
-    }
-
-    /// As [`Limiter::ask_store`], with a clock that is never set: it sleeps for the `longest` time if nothing is due.
-    pub fn ask_store_within(
-        limiter: &Arc<Self>,
-        clock: Arc<dyn Clock>,
-        longest: Period,
-    ) -> impl Future<Output = ()> + Send + 'static + use<S> {
-        super::asking::serve(Arc::downgrade(limiter), Arc::clone(&limiter.asking), clock, Some(longest), None)
+        super::asking::serve(Arc::downgrade(limiter), Arc::clone(&limiter.asking), clock, longest, None)
     }
 
     pub(super) fn reload_asking(&self, now: Timestamp) {
@@ -363,14 +356,14 @@ impl<S: Store> Limiter<S> {
 
     /// Gives the hits of `receipt` back as [`Limiter::put_back`] does, and counts them, unless their rule denies this.
     pub fn give_back(&self, receipt: Receipt, now: Timestamp) {
-        if !receipt.is_returnable() {
+        if !receipt.is_returnable {
             return;
         }
-        if let Some((loaded, rule)) = self.loaded.load().as_deref().zip(receipt.rule())
+        if let Some((loaded, rule)) = self.loaded.load().as_deref().zip(receipt.rule)
             && let Some(rule) = loaded.rules.rule(rule)
         {
             loaded.stats[rule.index()]
-                .add_rare(RareCounts { returned: receipt.taken().0.0, ..RareCounts::default() });
+                .add_rare(RareCounts { returned: receipt.hits.0, ..RareCounts::default() });
         }
         self.put_back(receipt, now);
     }
@@ -380,10 +373,9 @@ impl<S: Store> Limiter<S> {
         let loaded = self.loaded.load();
         let rule = loaded.as_ref().and_then(|loaded| RuleRef::Compiled(loaded.rules.rules().first()?).id());
         let is_old = rule.is_none_or(|rule| receipt.is_older_than(rule));
-        if let Some(names) = receipt.names() {
-            let names = Arc::clone(names);
-            let ((hits, taken_at), Some(loaded)) = (receipt.taken(), &*loaded) else { return };
-            let request = names.request(hits);
+        if let Some(names) = &receipt.names {
+            let Some(loaded) = &*loaded else { return };
+            let request = names.request(receipt.hits);
             let matched = Matched::new(&loaded.rules, &request);
             let is_same = |check: &&LimitCheck<'_>| waits(check) && receipt.is_of_counters_of(check);
             let Some(check) = matched.checks.first().filter(is_same) else { return };
@@ -391,8 +383,8 @@ impl<S: Store> Limiter<S> {
             if is_old && check.tiers().iter().any(is_bucket) {
                 return;
             }
-            if let Some(unused) = self.unused_of(check, taken_at, hits, now) {
-                self.asking.give_back(check.key, Arc::clone(&names), unused);
+            if let Some(unused) = self.unused_of(check, receipt.taken_at, receipt.hits, now) {
+                self.asking.give_back(check.key, Arc::clone(names), unused);
             }
         } else if let Some(store) = self.store.memory() {
             store.put_back(receipt, is_old, now);
@@ -520,11 +512,11 @@ impl<S: Store> Limiter<S> {
 
     async fn report<T, C: Clock + ?Sized>(
         &self,
-        call: &WaitingCall<'_, '_, C>,
-        outcome: Outcome,
+        call: &AcquireCall<'_, '_, C>,
+        outcome: AcquireOutcome,
         encode: impl FnOnce(&Verdict<'_>, &Acquired) -> T,
     ) -> T {
-        let Outcome { loaded, key, acquired, decision, at } = outcome;
+        let AcquireOutcome { loaded, key, acquired, decision, at } = outcome;
         let matched = Matched::new(&loaded.rules, call.request);
         let decide = |check: &LimitCheck<'_>| {
             let looked = || self.look(check, at);
@@ -612,17 +604,17 @@ fn rejected(looked: Decision, rejection: Rejection) -> Decision {
     Decision { over: true, reset, ..looked }
 }
 
-// === impl WaitingCall ===
+// === impl AcquireCall ===
 
-impl<C: ?Sized> WaitingCall<'_, '_, C> {
+impl<C: ?Sized> AcquireCall<'_, '_, C> {
     fn left(&self, now: Timestamp) -> Period {
         self.started.after(self.max_wait).since(now)
     }
 }
 
-// === impl Outcome ===
+// === impl AcquireOutcome ===
 
-impl Outcome {
+impl AcquireOutcome {
     fn of_line(
         loaded: &Arc<LoadedRules>,
         key: CounterKey,

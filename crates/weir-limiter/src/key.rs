@@ -244,8 +244,15 @@ impl KeyCounter {
     }
 
     fn receipt(&self, hits: Hits, taken_at: Timestamp) -> Receipt {
-        let rule = (Some(self.rule), self.is_returnable);
-        Receipt::of_key(self.key, self.tiers.clone(), rule, hits, taken_at)
+        Receipt {
+            key: self.key,
+            tiers: self.tiers.clone(),
+            hits,
+            taken_at,
+            rule: Some(self.rule),
+            is_returnable: self.is_returnable,
+            names: None,
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use weir_limit::{
 };
 use weir_observe::{RuleCounts, Stats};
 use weir_store::{
-    MemoryStore, Receipt,
+    MemoryStore,
     clock::{Clock as _, ManualClock},
 };
 
@@ -142,7 +142,7 @@ fn plain_requests_that_may_wait_are_decided_as_all_others() {
             // shorter than each wait, so that nobody is kept
             let clock = ManualClock::at(now);
             let acquired = limiter.acquire(&request, Period::from_nanos(1), &clock, |verdict, acquired| {
-                let taken = acquired.receipt.as_ref().map(Receipt::taken);
+                let taken = acquired.receipt.as_ref().map(|receipt| (receipt.hits, receipt.taken_at));
                 (verdict.code, verdict.nearest, verdict.statuses.len(), acquired.rejection, taken)
             });
             now_or_never(acquired).expect("a valid request")
@@ -174,7 +174,8 @@ fn callers_that_wait_are_concluded_as_all_others() {
                     let acquired =
                         limiter.acquire(&request, Period::from_secs(60), clock, |verdict, acquired| {
                             let first = &verdict.statuses[0];
-                            let taken = acquired.receipt.as_ref().map(Receipt::taken);
+                            let taken =
+                                acquired.receipt.as_ref().map(|receipt| (receipt.hits, receipt.taken_at));
                             (first.remaining, first.reset, acquired.waited, acquired.rejection, taken)
                         });
                     acquired.await.expect("a valid request")

@@ -45,14 +45,14 @@ pub struct SeriesTemplate {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Observer {
     /// By the number within each bound; by weir's own bounds if none are given.
-    Histogram(Option<Vec<Bound>>),
+    Histogram(Option<Vec<BucketBound>>),
     /// By quantiles.
     Summary(Summary),
 }
 
 /// A bound of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Bound {
+pub struct BucketBound {
     /// As written, in units of the scaled duration.
     pub written: f64,
     /// The same in nanoseconds.

@@ -87,7 +87,7 @@ impl OnDisk {
         let limiter = Arc::new(limiter);
         let loaded = weir_config::parse("rules", &rules(limit)).unwrap_or_else(|errors| panic!("{errors}"));
         limiter.load(RuleSet::new(&loaded.domains, KeyHasher::with_secret([1, 2])));
-        tokio::spawn(weir_limiter::Limiter::ask_store(&limiter, Arc::clone(&clock) as _));
+        tokio::spawn(weir_limiter::Limiter::ask_store(&limiter, Arc::clone(&clock) as _, None));
         Self { limiter, _dir: dir }
     }
 

@@ -64,7 +64,7 @@ impl World {
         let store = Coordinated::new(remote.clone(), Arc::new(self.clock.clone()), settings);
         let limiter = Limiter::new(store, Arc::new(Stats::default()), DecisionSettings::default());
         let (limiter, mut asks) = (Arc::new(limiter), JoinSet::new());
-        asks.spawn(Limiter::ask_store(&limiter, Arc::new(self.clock.clone())));
+        asks.spawn(Limiter::ask_store(&limiter, Arc::new(self.clock.clone()), None));
         let hasher = KeyHasher::with_secret([1, 2]);
         let instance = Instance { limiter, remote, clock: self.clock.clone(), hasher, _asks: asks };
         instance.load(rules);

@@ -10,7 +10,7 @@ use super::family::{Buckets, Family, Kind, Labels, Quantiles, Series, Value, uni
 use crate::snapshot::{StatValue, reference, response_time};
 use weir_observe::{
     histogram::{BOUNDS, Histogram},
-    mapper::{self, Bound, Mapper, Observer, RESERVED, StatKind},
+    mapper::{self, BucketBound, Mapper, Observer, RESERVED, StatKind},
     method_stats::MethodStats,
     refined::{Times, nanos},
     stats::Stats,
@@ -31,7 +31,7 @@ enum Sum<'m> {
         times: Times,
         scale: f64,
         /// None for weir's own.
-        bounds: Option<&'m [Bound]>,
+        bounds: Option<&'m [BucketBound]>,
     },
     Summary {
         times: Times,

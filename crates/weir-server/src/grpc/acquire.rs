@@ -152,7 +152,7 @@ impl<S: Store> AcquireService<S> {
             Some(Rejection::Closed) => (Outcome::Closed, None),
         };
         // a receipt of other stores has the names of its counters, which could be long
-        let has_token = |receipt: &&Receipt| receipt.is_returnable() && receipt.names().is_none();
+        let has_token = |receipt: &&Receipt| receipt.is_returnable && receipt.names.is_none();
         let receipt = acquired.receipt.as_ref().filter(|_| returnable).filter(has_token);
         let token = receipt.map(|receipt| self.tokens.issue(receipt.clone(), self.clock.now()));
         AcquireResponse {

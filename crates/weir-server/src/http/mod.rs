@@ -7,7 +7,6 @@ mod context;
 mod debug;
 #[cfg(any(debug_assertions, fuzzing))]
 pub(super) mod fuzz;
-mod health;
 mod hot;
 mod json;
 mod metrics;

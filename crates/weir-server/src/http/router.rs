@@ -1,14 +1,20 @@
 //! The paths of the two HTTP ports.
 
-use axum::{Router, routing::get};
+use axum::{
+    Router,
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse as _, Response},
+    routing::get,
+};
 
 use super::{
     access::{self, JsonAccess},
     context::ServiceContext,
-    debug, health, metrics,
+    debug, metrics,
     pages::Pages,
 };
-use crate::bounds::RequestBounds;
+use crate::{bounds::RequestBounds, health::Health};
 use weir_store::Store;
 
 /// The pages of `PORT`: `/json` and `/v1/acquire` as `access` allows, and `/healthcheck` and `/metrics` for everybody.
@@ -18,7 +24,7 @@ pub fn router<S: Store>(
     access: JsonAccess,
     pages: &Pages,
 ) -> Router {
-    let health = get(health::check).with_state(context.health.clone());
+    let health = get(check_health).with_state(context.health.clone());
     let metrics = metrics::route(&context.stats, context.metric_names.clone(), pages);
     let [json, acquire] = access::routes(access, context, bounds);
     Router::new()
@@ -32,4 +38,14 @@ pub fn router<S: Store>(
 pub fn debug_router<S: Store>(context: &ServiceContext<S>, pages: &Pages) -> Router {
     let metrics = metrics::route(&context.stats, context.metric_names.clone(), pages);
     debug::router(context, pages).route("/metrics", metrics)
+}
+
+/// The status is for load balancers, the body for people.
+async fn check_health(State(health): State<Health>) -> Response {
+    if health.is_healthy() {
+        return "OK".into_response();
+    }
+    let reasons: Vec<String> = health.reasons().iter().map(ToString::to_string).collect();
+    // envoyproxy/ratelimit's status; 503 would be more precise
+    (StatusCode::INTERNAL_SERVER_ERROR, reasons.join("\n")).into_response()
 }

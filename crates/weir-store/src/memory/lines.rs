@@ -43,14 +43,20 @@ pub enum Arrival {
 /// Hits that were taken, by which they can be given back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
-    pub(super) key: CounterKey,
-    pub(super) tiers: SharedTiers,
-    pub(super) hits: Hits,
-    pub(super) taken_at: Timestamp,
-    rule: Option<RuleId>,
-    is_returnable: bool,
+    /// Identifies the counters.
+    pub key: CounterKey,
+    /// One for each counter.
+    pub tiers: SharedTiers,
+    /// The number of hits.
+    pub hits: Hits,
+    /// The instant at which they were taken.
+    pub taken_at: Timestamp,
+    /// The rule by which they were taken, if it is configured.
+    pub rule: Option<RuleId>,
+    /// Whether the caller may give them back, as the rule says; weir itself may, for a caller that left.
+    pub is_returnable: bool,
     /// By which they are given back to a store that is not this process's memory.
-    names: Option<Arc<Named>>,
+    pub names: Option<Arc<Named>>,
 }
 
 // === impl Receipt ===
@@ -59,21 +65,15 @@ impl Receipt {
     /// Creates the receipt for the hits of `check`, which were taken at `taken_at`.
     #[must_use]
     pub fn new(check: &LimitCheck<'_>, taken_at: Timestamp) -> Self {
-        let is_returnable = check.rule.give_back() != Some(GiveBack::Deny);
-        let rule = (check.rule.id(), is_returnable);
-        Self::of_key(check.key, check.shared_tiers(), rule, check.hits, taken_at)
-    }
-
-    /// Creates the receipt for `hits` of the counters of `key`. The flag tells whether callers may give them back.
-    #[must_use]
-    pub const fn of_key(
-        key: CounterKey,
-        tiers: SharedTiers,
-        (rule, is_returnable): (Option<RuleId>, bool),
-        hits: Hits,
-        taken_at: Timestamp,
-    ) -> Self {
-        Self { key, tiers, hits, taken_at, rule, is_returnable, names: None }
+        Self {
+            key: check.key,
+            tiers: check.shared_tiers(),
+            hits: check.hits,
+            taken_at,
+            rule: check.rule.id(),
+            is_returnable: check.rule.give_back() != Some(GiveBack::Deny),
+            names: None,
+        }
     }
 
     /// Creates the receipt for the hits of `check`, whose counters are elsewhere.
@@ -81,36 +81,6 @@ impl Receipt {
     pub fn of_store(check: &LimitCheck<'_>, taken_at: Timestamp) -> Self {
         let names = Some(Arc::new(Named::new(check.domain, check.entries)));
         Self { names, ..Self::new(check, taken_at) }
-    }
-
-    /// Returns it with the instant at which the hits were taken.
-    #[must_use]
-    pub fn taken_at(self, taken_at: Timestamp) -> Self {
-        Self { taken_at, ..self }
-    }
-
-    /// Returns the names of the counters, if they are not in this process's memory.
-    #[must_use]
-    pub const fn names(&self) -> Option<&Arc<Named>> {
-        self.names.as_ref()
-    }
-
-    /// Returns whether the caller may give the hits back, as the rule says; weir itself may, for a caller that left.
-    #[must_use]
-    pub const fn is_returnable(&self) -> bool {
-        self.is_returnable
-    }
-
-    /// Returns the rule by which the hits were taken, if it is configured.
-    #[must_use]
-    pub const fn rule(&self) -> Option<RuleId> {
-        self.rule
-    }
-
-    /// Returns the hits, and when they were taken.
-    #[must_use]
-    pub const fn taken(&self) -> (Hits, Timestamp) {
-        (self.hits, self.taken_at)
     }
 
     /// Returns whether the hits were taken of the counters of `check`, also if its limits are others.

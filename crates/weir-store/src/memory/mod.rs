@@ -21,7 +21,6 @@ use std::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
-    time::Instant,
 };
 
 use parking_lot::Mutex;
@@ -44,7 +43,6 @@ use weir_limit::{
     algorithm::CounterState,
     request_bucket::{BucketName, BucketReply, BucketRequest},
 };
-use weir_observe::histogram::{Distribution, Histogram};
 
 /// Small enough that growing a table, which moves all its counters under the lock, takes well below a millisecond.
 const COUNTERS_PER_SHARD: usize = 4096;
@@ -77,7 +75,6 @@ pub struct MemoryStore<N: Notes = ()> {
     lost: AtomicU64,
     expired: AtomicU64,
     pools: MemoryPools,
-    holds: Box<Histogram>,
     timers: Arc<Timers>,
     wait_room: Arc<WaitRoom>,
 }
@@ -141,16 +138,9 @@ impl<N: Notes> MemoryStore<N> {
             lost: AtomicU64::new(0),
             expired: AtomicU64::new(0),
             pools: MemoryPools::new(max_counters),
-            holds: Box::default(),
             timers,
             wait_room: Arc::default(),
         }
-    }
-
-    /// Returns the distribution of the times for which sweeps held a lock: the longest that a decision can have waited.
-    #[must_use]
-    pub fn sweep_holds(&self) -> Distribution {
-        self.holds.get()
     }
 
     /// Returns the usage of this store.
@@ -177,10 +167,8 @@ impl<N: Notes> MemoryStore<N> {
         let mut from = Some(0);
         while let Some(start) = from {
             let mut shard = shard.lock();
-            let started = Instant::now();
             let (next, expired) = self.counting(&mut shard, |shard| shard.sweep(start, SWEEP_STRIDE, now));
             drop(shard);
-            self.holds.record(started.elapsed());
             self.expired.fetch_add(expired as u64, Ordering::Relaxed);
             from = next;
         }

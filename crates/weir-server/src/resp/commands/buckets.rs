@@ -2,7 +2,7 @@
 
 use tokio::task::yield_now;
 
-use super::{action::BucketCommand, refusal::refuse_store};
+use super::{action::BucketCommand, refuse_store};
 use crate::resp::{reply::CommandReplies, service::Service};
 use weir_limit::{NANOS_PER_SECOND, Timestamp, request_bucket::BucketName};
 use weir_store::Store;

@@ -5,8 +5,6 @@ mod buckets;
 mod client;
 mod describe;
 mod info;
-mod one;
-mod refusal;
 mod rl;
 mod rules;
 mod table;
@@ -19,7 +17,6 @@ pub(super) use self::{table::COMMANDS, transaction::carry_out_queued};
 
 use self::{
     action::{CommandAction, ReplyDialect},
-    one::carry_out_one,
     table::CommandSpec,
 };
 use super::{
@@ -29,7 +26,7 @@ use super::{
 };
 use crate::connections::ConnectionAccount;
 use weir_limit::Timestamp;
-use weir_store::Store;
+use weir_store::{Store, StoreError};
 
 /// `arguments` begin with the command's name.
 pub(super) async fn carry_out<S: Store>(
@@ -64,6 +61,32 @@ pub(super) async fn carry_out<S: Store>(
         }
         _ => carry_out_one(service, session, spec.action, arguments, now, replies).await,
     }
+}
+
+/// Carries out a command that is not about a transaction.
+async fn carry_out_one<S: Store>(
+    service: &Service<S>,
+    session: &mut Session,
+    action: CommandAction,
+    arguments: &[&[u8]],
+    now: Timestamp,
+    replies: &mut CommandReplies,
+) {
+    let rest = &arguments[1..];
+    match action {
+        CommandAction::Rl(command) => rl::carry_out(service, command, rest, now, replies).await,
+        CommandAction::Throttle(dialect) => throttle::carry_out(service, dialect, rest, now, replies).await,
+        CommandAction::Rules(command) => rules::carry_out(service, command, rest, now, replies).await,
+        CommandAction::Buckets(command) => buckets::carry_out(service, command, rest, now, replies).await,
+        CommandAction::Client(command) => client::carry_out(service, session, command, rest, replies),
+        CommandAction::Command => describe::carry_out(rest, replies),
+        CommandAction::Info => info::carry_out(service, session, now, replies),
+        CommandAction::Transaction(_) => {}
+    }
+}
+
+fn refuse_store(error: &StoreError, replies: &mut CommandReplies) {
+    replies.error(&format!("ERR {error}"));
 }
 
 fn refuse_unknown(name: &[u8], is_authenticated: bool, replies: &mut CommandReplies) {

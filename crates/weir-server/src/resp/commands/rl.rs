@@ -1,6 +1,6 @@
 //! `RL.GET`, `RL.REDUCE`, `RL.SESSIONIZE` and their forms in milliseconds: the commands of smyte/ratelimit.
 
-use super::{action::RlCommand, refusal::refuse_store};
+use super::{action::RlCommand, refuse_store};
 use crate::resp::{
     arguments::{integer, is_word},
     reply::CommandReplies,

@@ -1,6 +1,6 @@
 //! `CL.THROTTLE`, the command of redis-cell, and `THROTTLE`, that of throttlecrab. A key has one bucket for both.
 
-use super::{action::ReplyDialect, refusal::refuse_store};
+use super::{action::ReplyDialect, refuse_store};
 use crate::resp::{
     arguments::integer,
     reply::{CommandReplies, quoted},

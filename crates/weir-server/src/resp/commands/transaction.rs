@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{action::TransactionCommand, one::carry_out_one, table::COMMANDS};
+use super::{action::TransactionCommand, carry_out_one, table::COMMANDS};
 use crate::{
     connections::ConnectionAccount,
     resp::{
