@@ -2,11 +2,12 @@
 
 mod cli;
 
-use std::{env, error::Error, fmt::Write as _, process::ExitCode};
+use std::{env, process::ExitCode};
 
 use tracing::Level;
 use weir::settings::{Flags, ProcessEnvironment, log_format};
 use weir_export::log::{self, LogFormat};
+use weir_observe::text::with_causes;
 
 use crate::cli::{arguments::parse, run};
 
@@ -36,23 +37,7 @@ fn main() -> ExitCode {
     let format = cli.log_format();
     log::init_panics(format);
     run(cli, &ignored).unwrap_or_else(|error| {
-        log::print(format, Level::ERROR, &chain(error.as_ref()), &[]);
+        log::print(format, Level::ERROR, &with_causes(error.as_ref()), &[]);
         ExitCode::from(FAILED)
     })
-}
-
-/// Formats the error with all its causes.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        // an error that wraps another often has its text
-        if !text.ends_with(&next) {
-            // writing to a string cannot fail
-            let _ = write!(text, ": {next}");
-        }
-        cause = error.source();
-    }
-    text
 }

@@ -26,8 +26,8 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-use crate::plain_fields::{PlainFields, with_causes};
-use weir_observe::text::{Escaped, escaped_json};
+use crate::plain_fields::PlainFields;
+use weir_observe::text::{Escaped, escaped_json, with_causes};
 
 /// The names of levels, for errors.
 pub const LEVELS: &str = "panic, fatal, error, warn, warning, info, debug or trace";

@@ -11,7 +11,7 @@ use tracing_subscriber::{
     fmt::{FormatFields, format::Writer},
 };
 
-use weir_observe::text::Escaped;
+use weir_observe::text::{Escaped, with_causes};
 
 /// Formats `message name=value …`, with control characters [escaped](Escaped). On a terminal, names are in italics.
 #[derive(Debug)]
@@ -65,16 +65,4 @@ impl Visit for Visitor<'_> {
             self.result = self.write(field, format_args!("{value:?}"));
         }
     }
-}
-
-/// `Display` of an error omits its causes.
-pub(super) fn with_causes(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

@@ -1,7 +1,7 @@
 //! A snapshot of the stats under dotted names, as envoyproxy/ratelimit sends them to statsd and prints them at
 //! `/stats`.
 
-use std::collections::{BTreeMap, btree_map::Entry};
+use std::collections::{BTreeMap, BTreeSet};
 
 use weir_observe::{
     histogram::Distribution,
@@ -25,140 +25,106 @@ pub enum StatValue {
     Timing(Box<Distribution>),
 }
 
+/// What the rules whose names are shown alike have counted together.
+#[derive(Default)]
+pub(super) struct RuleTotals {
+    pub(super) counts: RuleCounts,
+    pub(super) rare: RareCounts,
+    shadow: ShadowCounts,
+}
+
+/// One of weir's own metrics, of the rule of that name as it is shown; the name is empty if it is no rule's.
+pub(super) struct OwnMetric {
+    pub(super) rule: Vec<String>,
+    pub(super) metric: Metric,
+}
+
 /// Returns all stats by their dotted names.
 #[must_use]
 pub fn snapshot(stats: &Stats) -> BTreeMap<String, StatValue> {
-    let mut values = reference(stats);
-    for (in_shadow, prefix) in [(false, "weir.rule_limit"), (true, "weir.shadow_limit")] {
-        for ((name, per), (requests, _)) in
-            rule_limit::series(&stats.rule_limits(), in_shadow, |name| stats.shown(name))
-        {
-            let name = format!("{prefix}.{}.{per}", name.join("."));
-            values.insert(name, StatValue::Gauge(u64::from(requests)));
-        }
-    }
-    for (name, counts) in shadow_counts(stats) {
-        let name = name.join(".");
-        for (prefix, value) in counts.named() {
-            values.insert(format!("{prefix}.{name}"), StatValue::Counter(value));
-        }
-    }
-    for RareFamily { metric, series, .. } in rare_families(stats) {
-        for RareSeries { rule, reason, value } in series {
-            let reason = reason.map(|reason| format!(".{reason}")).unwrap_or_default();
-            values.insert(format!("{metric}.{}{reason}", rule.join(".")), StatValue::Counter(value));
-        }
-    }
-    for (name, value) in stats.metrics().iter().map(own_metric) {
-        // labels of callers may be the same steps of a name
-        match (values.get_mut(&name), value) {
-            (Some(StatValue::Counter(sum)), StatValue::Counter(more)) => *sum = sum.saturating_add(more),
-            (_, value) => {
-                values.insert(name, value);
-            }
-        }
+    let rules = rule_totals(stats);
+    let mut values = reference(stats, &rules);
+    for own in own_metrics(stats, &rules) {
+        add(&mut values, own.dotted_name(), own.value());
     }
     values
 }
 
-/// Returns, by sanitized name, the counts of each rule that has, or had, a limit in its shadow.
-pub(super) fn shadow_counts(stats: &Stats) -> BTreeMap<Vec<String>, ShadowCounts> {
-    let limits = stats.rule_limits();
-    let mut counts: BTreeMap<Vec<String>, ShadowCounts> = limits
-        .iter()
-        .filter(|limit| limit.in_shadow)
-        .map(|limit| (stats.shown(&limit.name), ShadowCounts::default()))
-        .collect();
+pub(super) fn rule_totals(stats: &Stats) -> BTreeMap<Vec<String>, RuleTotals> {
+    let mut totals: BTreeMap<Vec<String>, RuleTotals> = BTreeMap::new();
     for rule in stats.rules() {
-        let counted = rule.shadow();
-        if counted != ShadowCounts::default() {
-            let sum = counts.entry(stats.shown(rule.name())).or_default();
-            *sum = sum.plus(counted);
-        }
+        let total = totals.entry(stats.shown(rule.name())).or_default();
+        total.counts = total.counts.plus(rule.get());
+        total.rare = total.rare.plus(rule.rare());
+        total.shadow = total.shadow.plus(rule.shadow());
     }
-    counts
+    totals
 }
 
-/// A counter of rules that exists only for those that have counted something.
-pub(super) struct RareFamily {
-    pub(super) metric: &'static str,
-    pub(super) help: &'static str,
-    pub(super) series: Vec<RareSeries>,
-}
-
-pub(super) struct RareSeries {
-    pub(super) rule: Vec<String>,
-    pub(super) reason: Option<&'static str>,
-    pub(super) value: u64,
-}
-
-pub(super) fn rare_families(stats: &Stats) -> [RareFamily; 3] {
-    let mut rules: BTreeMap<Vec<String>, (RareCounts, u64)> = BTreeMap::new();
-    for rule in stats.rules().iter().filter(|rule| rule.rare() != RareCounts::default()) {
-        let name = stats.shown(rule.name());
-        let (sum, over) = rules.entry(name).or_default();
-        *sum = sum.plus(rule.rare());
-        *over = over.saturating_add(rule.get().over_limit);
-    }
-    let [mut over_limit, mut returned, mut denied] = [const { Vec::new() }; 3];
-    for (rule, (counts, over)) in rules {
-        let push = |series: &mut Vec<RareSeries>, reason, value| {
-            series.push(RareSeries { rule: rule.clone(), reason, value });
-        };
-        if counts.over_without_store > 0 {
-            push(&mut over_limit, Some("limit"), over.saturating_sub(counts.over_without_store));
-            push(&mut over_limit, Some("store"), counts.over_without_store);
-        }
-        if counts.returned > 0 {
-            push(&mut returned, None, counts.returned);
-        }
-        if counts.return_denied > 0 {
-            push(&mut denied, None, counts.return_denied);
+/// A shadow's counts are there if the rule has, or had, a limit in its shadow; rare ones once there are some.
+pub(super) fn own_metrics(stats: &Stats, rules: &BTreeMap<Vec<String>, RuleTotals>) -> Vec<OwnMetric> {
+    let mut own = Vec::new();
+    let mut add = |rule: &[String], metric| own.push(OwnMetric { rule: rule.to_vec(), metric });
+    let limits = stats.rule_limits();
+    for (in_shadow, metric, help) in [
+        (false, "weir.rule_limit", "Requests that a loaded rule admits in each period."),
+        (
+            true,
+            "weir.shadow_limit",
+            "Requests that a limit in the shadow of a loaded rule would admit in each period.",
+        ),
+    ] {
+        for ((rule, per), (requests, _)) in rule_limit::series(&limits, in_shadow, |name| stats.shown(name)) {
+            add(&rule, Metric::gauge(metric, help, requests.into()).label("per", per));
         }
     }
-    [
-        RareFamily {
-            metric: "weir.over_limit_hits",
-            help: "Hits past the limit, by what rejected them, of rules that rejected some without the store.",
-            series: over_limit,
-        },
-        RareFamily {
-            metric: "weir.hits_returned",
-            help: "Hits of the rule that callers gave back.",
-            series: returned,
-        },
-        RareFamily {
-            metric: "weir.hits_return_denied",
-            help: "Hits that callers would have given back, had the rule's give_back not denied it.",
-            series: denied,
-        },
-    ]
+    let with_shadow: BTreeSet<Vec<String>> =
+        limits.iter().filter(|limit| limit.in_shadow).map(|limit| stats.shown(&limit.name)).collect();
+    for (rule, RuleTotals { counts, rare, shadow }) in rules {
+        if with_shadow.contains(rule) || *shadow != ShadowCounts::default() {
+            let names = ["weir.shadow_within_limit", "weir.shadow_over_limit"];
+            for ((name, (_, help)), value) in names.into_iter().zip(ShadowCounts::NAMES).zip(shadow.values())
+            {
+                add(rule, Metric::counter(name, help, value));
+            }
+        }
+        if rare.over_without_store > 0 {
+            let with_store = counts.over_limit.saturating_sub(rare.over_without_store);
+            for (reason, hits) in [("limit", with_store), ("store", rare.over_without_store)] {
+                let help = "Hits past the limit, by what rejected them, of rules that rejected some without the store.";
+                add(rule, Metric::counter("weir.over_limit_hits", help, hits).label("reason", reason));
+            }
+        }
+        let [_, (_, returned), (_, denied)] = RareCounts::NAMES else { continue };
+        for (name, help, hits) in [
+            ("weir.hits_returned", returned, rare.returned),
+            ("weir.hits_return_denied", denied, rare.return_denied),
+        ] {
+            if hits > 0 {
+                add(rule, Metric::counter(name, help, hits));
+            }
+        }
+    }
+    own.extend(stats.metrics().into_iter().map(|metric| OwnMetric { rule: Vec::new(), metric }));
+    own
 }
 
 /// The stats of envoyproxy/ratelimit. Counters whose names sanitize to the same one are added up.
-pub(super) fn reference(stats: &Stats) -> BTreeMap<String, StatValue> {
+pub(super) fn reference(
+    stats: &Stats,
+    rules: &BTreeMap<Vec<String>, RuleTotals>,
+) -> BTreeMap<String, StatValue> {
     let mut values = BTreeMap::new();
-    let mut count = |name: String, value: u64| match values.entry(name) {
-        Entry::Vacant(vacant) => {
-            vacant.insert(StatValue::Counter(value));
-        }
-        Entry::Occupied(mut occupied) => {
-            if let StatValue::Counter(sum) = occupied.get_mut() {
-                *sum = sum.saturating_add(value);
-            }
-        }
-    };
-    for rule in stats.rules() {
+    let mut count = |name, value| add(&mut values, name, StatValue::Counter(value));
+    for (rule, RuleTotals { counts, rare, .. }) in rules {
         // an address may go beyond a part
-        let path = sanitize(&stats.shown(rule.name()).join("."));
-        let counts = rule.get();
-        for (name, value) in RuleCounts::NAMES.into_iter().zip(counts.values()) {
+        let path = sanitize(&rule.join("."));
+        for ((name, _), value) in RuleCounts::NAMES.iter().zip(counts.values()) {
             count(format!("ratelimit.service.rate_limit.{path}.{name}"), value);
         }
         // most rules never have any
-        let RareCounts { returned, .. } = rule.rare();
-        if returned > 0 {
-            count(format!("ratelimit.service.rate_limit.{path}.{NEGATIVE_HITS}"), returned);
+        if rare.returned > 0 {
+            count(format!("ratelimit.service.rate_limit.{path}.{NEGATIVE_HITS}"), rare.returned);
         }
     }
     for (domain, descriptors) in stats.unknown_domains() {
@@ -187,17 +153,31 @@ pub(super) fn response_time(method: &str) -> String {
     format!("ratelimit_server.{method}.response_time")
 }
 
-fn own_metric(metric: &Metric) -> (String, StatValue) {
-    let mut name = metric.name.to_owned();
-    for (_, value) in &metric.labels {
-        name.push('.');
-        // a label is one step of the name, whatever its value
-        name.push_str(&sanitize(value).replace('.', "_"));
+/// Adds up counters of one name: what names have of rules and labels of callers may be the same steps.
+fn add(values: &mut BTreeMap<String, StatValue>, name: String, value: StatValue) {
+    match (values.get_mut(&name), value) {
+        (Some(StatValue::Counter(sum)), StatValue::Counter(more)) => *sum = sum.saturating_add(more),
+        (_, value) => {
+            values.insert(name, value);
+        }
     }
-    let value = match &metric.kind {
-        MetricKind::Counter => StatValue::Counter(metric.value),
-        MetricKind::Gauge => StatValue::Gauge(metric.value),
-        MetricKind::Timing(times) => StatValue::Timing(times.clone()),
-    };
-    (name, value)
+}
+
+// === impl OwnMetric ===
+
+impl OwnMetric {
+    fn dotted_name(&self) -> String {
+        // a label is one step of the name, whatever its value
+        let labels = self.metric.labels.iter().map(|(_, value)| sanitize(value).replace('.', "_"));
+        let steps = self.rule.iter().cloned().chain(labels);
+        steps.fold(self.metric.name.to_owned(), |name, step| name + "." + &step)
+    }
+
+    fn value(self) -> StatValue {
+        match self.metric.kind {
+            MetricKind::Counter => StatValue::Counter(self.metric.value),
+            MetricKind::Gauge => StatValue::Gauge(self.metric.value),
+            MetricKind::Timing(times) => StatValue::Timing(times),
+        }
+    }
 }

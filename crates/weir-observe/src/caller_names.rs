@@ -1,18 +1,14 @@
 //! The names that callers ask for and no rule has: text of callers, of which little is kept.
 
 use std::{
-    hash::Hash,
-    sync::{
-        Arc,
-        atomic::{AtomicU8, Ordering},
-    },
+    sync::atomic::{AtomicU8, Ordering},
+    time::Instant,
 };
 
-use arc_swap::ArcSwap;
 use hashbrown::{Equivalent, HashMap};
-use parking_lot::Mutex;
+use parking_lot::RwLock;
 
-use super::counter::Counter;
+use super::{counter::Counter, throttle::Throttle};
 
 const MAX_NAMES: usize = 1_000;
 
@@ -28,27 +24,16 @@ const MAX_AGE: u8 = 12;
 /// Names that no rule has (domains, or keys of a domain), with how many descriptors had them.
 #[derive(Debug, Default)]
 pub(super) struct CallerNames {
-    /// Replaced whenever a name is new or forgotten, so that readers write nothing that other threads read.
-    named: ArcSwap<NamedCounts>,
-    replacing: Mutex<()>,
+    named: RwLock<HashMap<Name, CountedName, foldhash::fast::RandomState>>,
     others: Counter,
-    warned: super::throttle::Throttle,
+    warned: Throttle,
 }
-
-type NamedCounts = HashMap<Name, Arc<CountedName>, foldhash::fast::RandomState>;
 
 /// A domain, and a key in it; empty if the domain itself is unknown.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Name {
-    domain: Arc<str>,
-    key: Arc<str>,
-}
+type Name = (Box<str>, Box<str>);
 
 #[derive(Clone, Copy, Debug, Hash)]
-struct NameRef<'a> {
-    domain: &'a str,
-    key: &'a str,
-}
+struct NameRef<'a>(&'a str, &'a str);
 
 #[derive(Debug, Default)]
 struct CountedName {
@@ -60,56 +45,39 @@ struct CountedName {
 // === impl CallerNames ===
 
 impl CallerNames {
-    /// An empty key counts an unknown domain. Returns whether the name is counted by itself, and whether it is new.
-    fn add(&self, name: NameRef<'_>, descriptors: u64) -> (bool, bool) {
-        let name = name.shortened();
+    /// An empty key counts an unknown domain. Returns whether the name is counted by itself.
+    pub(super) fn add(&self, domain: &str, key: &str, descriptors: u64) -> bool {
+        let shortened = |name: &'_ str| name.floor_char_boundary(MAX_NAME);
+        let name = NameRef(&domain[..shortened(domain)], &key[..shortened(key)]);
         {
-            let named = self.named.load();
+            let named = self.named.read();
             if let Some(counted) = named.get(&name) {
                 counted.add(descriptors);
-                return (true, false);
+                return true;
             }
-            // many names are the lasting state under hostile values: it must not cost the lock
+            // many names are the lasting state under hostile values: it must not cost the write lock
             if named.len() >= MAX_NAMES {
                 self.others.add(descriptors);
-                return (false, false);
+                return false;
             }
         }
-        let _replacing = self.replacing.lock();
-        let named = self.named.load();
-        if named.len() >= MAX_NAMES && !named.contains_key(&name) {
-            self.others.add(descriptors);
-            return (false, false);
-        }
+        let mut named = self.named.write();
         let is_new = !named.contains_key(&name);
-        let mut more = NamedCounts::clone(&named);
-        let owned = Name { domain: name.domain.into(), key: name.key.into() };
-        more.entry(owned).or_default().add(descriptors);
-        self.named.store(Arc::new(more));
-        (true, is_new)
-    }
-
-    /// Returns whether they were counted under the domain's own name.
-    pub(super) fn add_domain(&self, domain: &str, descriptors: u64) -> bool {
-        let (is_named, is_new) = self.add(NameRef { domain, key: "" }, descriptors);
-        if is_new {
-            self.warn(domain, None);
+        if is_new && named.len() >= MAX_NAMES {
+            self.others.add(descriptors);
+            return false;
         }
-        is_named
-    }
-
-    pub(super) fn add_key(&self, domain: &str, key: &str) -> bool {
-        let (is_named, is_new) = self.add(NameRef { domain, key }, 1);
+        named.entry((name.0.into(), name.1.into())).or_default().add(descriptors);
+        drop(named);
         if is_new {
-            self.warn(domain, Some(key));
+            self.warn(name);
         }
-        is_named
+        true
     }
 
     /// A typing error in a name admits everything.
-    fn warn(&self, domain: &str, key: Option<&str>) {
-        let Some(suppressed) = self.warned.admit(std::time::Instant::now()) else { return };
-        let NameRef { domain, key } = NameRef { domain, key: key.unwrap_or_default() }.shortened();
+    fn warn(&self, NameRef(domain, key): NameRef<'_>) {
+        let Some(suppressed) = self.warned.admit(Instant::now()) else { return };
         if key.is_empty() {
             tracing::warn!(
                 domain,
@@ -129,8 +97,8 @@ impl CallerNames {
 
     /// In no order, but descriptors without a name of their own are the last.
     pub(super) fn get(&self) -> Vec<((String, String), u64)> {
-        let named = self.named.load();
-        let texts = |name: &Name| ((*name.domain).to_owned(), (*name.key).to_owned());
+        let named = self.named.read();
+        let texts = |(domain, key): &Name| (domain.to_string(), key.to_string());
         let mut all: Vec<_> =
             named.iter().map(|(name, counted)| (texts(name), counted.descriptors.get())).collect();
         let others = self.others.get();
@@ -141,32 +109,13 @@ impl CallerNames {
     }
 
     pub(super) fn age(&self) {
-        let _replacing = self.replacing.lock();
-        let named = self.named.load();
-        let is_young = |counted: &CountedName| counted.age.fetch_add(1, Ordering::Relaxed) < MAX_AGE;
-        let young: NamedCounts = named
-            .iter()
-            .filter(|(_, counted)| is_young(counted))
-            .map(|(name, counted)| (name.clone(), Arc::clone(counted)))
-            .collect();
-        if young.len() < named.len() {
-            self.named.store(Arc::new(young));
-        }
-    }
-}
-
-// === impl NameRef ===
-
-impl NameRef<'_> {
-    fn shortened(self) -> Self {
-        let shortened = |name: &'_ str| name.floor_char_boundary(MAX_NAME);
-        Self { domain: &self.domain[..shortened(self.domain)], key: &self.key[..shortened(self.key)] }
+        self.named.write().retain(|_, counted| counted.age.fetch_add(1, Ordering::Relaxed) < MAX_AGE);
     }
 }
 
 impl Equivalent<Name> for NameRef<'_> {
     fn equivalent(&self, name: &Name) -> bool {
-        *self.domain == *name.domain && *self.key == *name.key
+        *self.0 == *name.0 && *self.1 == *name.1
     }
 }
 
@@ -190,14 +139,14 @@ mod tests {
     fn a_thousand_domains_have_names_and_the_rest_shares_one() {
         let domains = CallerNames::default();
         for i in 0..10_000 {
-            assert_eq!(domains.add_domain(&format!("{i}-{}", "x".repeat(1_000)), 2), i < MAX_NAMES, "{i}");
+            assert_eq!(domains.add(&format!("{i}-{}", "x".repeat(1_000)), "", 2), i < MAX_NAMES, "{i}");
         }
         let all = domains.get();
         let bytes: usize = all.iter().map(|((name, _), _)| name.len()).sum();
         assert!(all.len() == MAX_NAMES + 1 && bytes <= MAX_NAMES * MAX_NAME + OTHERS.len(), "{bytes}");
         assert_eq!(all.last(), Some(&((OTHERS.to_owned(), OTHERS.to_owned()), 18_000)));
         // those that have a name keep it
-        assert!(domains.add_domain(&format!("0-{}", "x".repeat(1_000)), 1));
+        assert!(domains.add(&format!("0-{}", "x".repeat(1_000)), "", 1));
         let first = (format!("0-{}", "x".repeat(MAX_NAME - 2)), String::new());
         assert!(domains.get().contains(&(first, 3)));
     }
@@ -205,8 +154,8 @@ mod tests {
     #[test]
     fn a_name_ends_between_two_characters() {
         let domains = CallerNames::default();
-        domains.add_domain(&"ü".repeat(100), 1);
-        domains.add_domain(&format!("a{}", "ü".repeat(100)), 1);
+        domains.add(&"ü".repeat(100), "", 1);
+        domains.add(&format!("a{}", "ü".repeat(100)), "", 1);
         let mut lengths: Vec<usize> = domains.get().iter().map(|((name, _), _)| name.len()).collect();
         lengths.sort_unstable();
         assert_eq!(lengths, [MAX_NAME - 1, MAX_NAME]);
@@ -216,16 +165,16 @@ mod tests {
     fn a_domain_that_nobody_asks_for_is_forgotten_and_makes_room() {
         let domains = CallerNames::default();
         for i in 0..MAX_NAMES {
-            domains.add_domain(&i.to_string(), 1);
+            domains.add(&i.to_string(), "", 1);
         }
         for _ in 0..MAX_AGE {
             domains.age();
-            domains.add_domain("7", 1);
+            domains.add("7", "", 1);
         }
         assert_eq!(domains.get().len(), MAX_NAMES);
-        assert!(!domains.add_domain("new", 1));
+        assert!(!domains.add("new", "", 1));
         domains.age();
-        assert!(domains.add_domain("new", 1));
+        assert!(domains.add("new", "", 1));
         let mut left: Vec<_> =
             domains.get().into_iter().map(|((domain, _), count)| (domain, count)).collect();
         left.sort_unstable();
@@ -237,16 +186,16 @@ mod tests {
     fn keys_are_counted_by_domain_and_bounded() {
         let keys = CallerNames::default();
         for (domain, key) in [("shop", "helo"), ("mesh", "helo"), ("shop", "helo")] {
-            assert!(keys.add_key(domain, key));
+            assert!(keys.add(domain, key, 1));
         }
         let named = |(domain, key): (&str, &str), count| ((domain.to_owned(), key.to_owned()), count);
         let mut all = keys.get();
         all.sort_unstable();
         assert_eq!(all, [named(("mesh", "helo"), 1), named(("shop", "helo"), 2)]);
         for i in 0..MAX_NAMES {
-            assert_eq!(keys.add_key("shop", &i.to_string()), i < MAX_NAMES - 2, "{i}");
+            assert_eq!(keys.add("shop", &i.to_string(), 1), i < MAX_NAMES - 2, "{i}");
         }
         assert_eq!(keys.get().last(), Some(&named((OTHERS, OTHERS), 2)));
-        assert!(!keys.add_key("shop", &"x".repeat(1 << 20)));
+        assert!(!keys.add("shop", &"x".repeat(1 << 20), 1));
     }
 }

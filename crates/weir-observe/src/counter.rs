@@ -2,9 +2,15 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::sharded::Sharded;
+
 /// A value that only grows. It stays at 2^64 - 1: requests choose their hits, and a wrap would look like a restart.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
+
+/// A counter of every decision, to which each thread adds in a place of its own.
+#[derive(Debug, Default)]
+pub struct BusyCounter(Sharded<Counter>);
 
 /// A value that goes up and down.
 #[derive(Debug, Default)]
@@ -25,6 +31,22 @@ impl Counter {
     #[must_use]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+// === impl BusyCounter ===
+
+impl BusyCounter {
+    /// Adds `n`.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.0.own().add(n);
+    }
+
+    /// Returns the current value.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.all().map(Counter::get).fold(0, u64::saturating_add)
     }
 }
 

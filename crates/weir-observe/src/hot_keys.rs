@@ -6,13 +6,12 @@
 //! Streams", 2005): a full sketch gives the place of its smallest counter to a new one, with that count as its possible
 //! error. Each sketch is about 20 seconds.
 
-use std::{
-    cell::Cell,
-    sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
-};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
+
+use super::sharded::Sharded;
 
 /// The time of a sketch, in nanoseconds.
 const SLICE: u64 = 20_000_000_000;
@@ -29,9 +28,6 @@ const STEP: u32 = 256;
 /// The mean number of decisions for each sample when there are many.
 const MAX_GAP: u32 = 128;
 
-/// Threads that share a lane may lose a decision between two samples.
-const LANES: usize = 32;
-
 /// `WEIR_HOT_KEYS`: whether hot keys are found, and how they are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HotKeyValues {
@@ -47,15 +43,14 @@ pub enum HotKeyValues {
 /// Finds the hot keys of a process.
 #[derive(Debug)]
 pub struct HotKeys {
-    lanes: [Lane; LANES],
+    lanes: Sharded<Lane>,
     gap: AtomicU32,
     slices: Mutex<Slices>,
 }
 
 /// A thread's way to its next sample: the decisions until then in the low half, those that it stands for in the high
-/// half. Aligned, so that threads share no cache line.
+/// half. Threads that share a lane may lose a decision between two samples.
 #[derive(Debug, Default)]
-#[repr(align(128))]
 struct Lane(AtomicU64);
 
 #[derive(Debug, Default)]
@@ -129,7 +124,7 @@ pub enum By {
 impl Default for HotKeys {
     fn default() -> Self {
         Self {
-            lanes: std::array::from_fn(|_| Lane::default()),
+            lanes: Sharded::default(),
             gap: AtomicU32::new(1),
             slices: Mutex::new(Slices { ring: Vec::new(), random: 0x9e37_79b9_7f4a_7c15 }),
         }
@@ -140,7 +135,7 @@ impl HotKeys {
     /// Counts a decision. Returns the number of decisions that it stands for if it is sampled.
     #[inline]
     pub fn sampled(&self) -> Option<u32> {
-        let lane = &self.lanes[lane()].0;
+        let lane = &self.lanes.own().0;
         let state = lane.load(Ordering::Relaxed);
         #[expect(clippy::cast_possible_truncation, reason = "it is the low half")]
         let left = state as u32;
@@ -173,7 +168,7 @@ impl HotKeys {
         self.gap.store(gap, Ordering::Relaxed);
         // from 1 to twice the mean, so that no rhythm of the requests is always or never met
         let next = 1 + slices.random() % u64::from(2 * gap - 1);
-        self.lanes[lane()].0.store(u64::from(gap) << 32 | next, Ordering::Relaxed);
+        self.lanes.own().0.store(u64::from(gap) << 32 | next, Ordering::Relaxed);
     }
 
     /// Returns the mean number of decisions for each sample at present.
@@ -222,18 +217,6 @@ impl HotKeys {
         top.truncate(most);
         top
     }
-}
-
-#[inline]
-fn lane() -> usize {
-    static THREADS: AtomicUsize = AtomicUsize::new(0);
-    thread_local! { static LANE: Cell<usize> = const { Cell::new(usize::MAX) }; }
-    LANE.with(|lane| {
-        if lane.get() == usize::MAX {
-            lane.set(THREADS.fetch_add(1, Ordering::Relaxed) % LANES);
-        }
-        lane.get()
-    })
 }
 
 // === impl Slices ===

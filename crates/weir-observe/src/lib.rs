@@ -10,8 +10,6 @@
 //! | name series | [`mapper`], [`template`], [`sanitize`] |
 //! | write texts of others | [`text`], [`throttle`], [`spelling`] |
 
-mod buckets;
-mod busy_counter;
 mod caller_names;
 pub mod counter;
 mod decision_record;
@@ -20,7 +18,6 @@ pub mod hot_keys;
 pub mod mapper;
 pub mod method_stats;
 pub mod metric;
-pub mod refined;
 pub mod rule_limit;
 pub mod rule_stats;
 pub mod sanitize;
@@ -31,12 +28,11 @@ pub mod template;
 pub mod text;
 pub mod throttle;
 
-pub use busy_counter::BusyCounter;
-pub use counter::{Counter, Gauge};
+pub use counter::{BusyCounter, Counter, Gauge};
 pub use decision_record::{DecisionRecord, RecordedDecision, StoreWait};
+pub use histogram::Refinement;
 pub use method_stats::MethodStats;
 pub use metric::{Metric, Source};
-pub use refined::Refinement;
 pub use rule_limit::RuleLimit;
 pub use rule_stats::{OwnCounts, RareCounts, RuleCounts, RuleStats, ShadowCounts};
 pub use stats::Stats;

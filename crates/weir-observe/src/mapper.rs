@@ -3,7 +3,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::{refined::Refinement, template::Template};
+use crate::{histogram::Refinement, template::Template};
 
 /// The beginnings of names that other metrics than those of a mapper have.
 pub const RESERVED: [&str; 2] = ["weir_", "process_"];

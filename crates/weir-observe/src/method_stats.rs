@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::{busy_counter::BusyCounter, histogram::Histogram};
+use super::{
+    counter::BusyCounter,
+    histogram::{Histogram, Refinement},
+};
 
 /// The stats of one method, such as `ShouldRateLimit`.
 #[derive(Debug, Default)]
@@ -23,7 +26,7 @@ pub struct CallTimer<'a> {
 // === impl MethodStats ===
 
 impl MethodStats {
-    pub(super) fn refined(refinement: &super::refined::Refinement) -> Self {
+    pub(super) fn refined(refinement: &Refinement) -> Self {
         Self { response_time: Histogram::refined(refinement), ..Self::default() }
     }
 

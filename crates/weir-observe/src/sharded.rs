@@ -36,7 +36,13 @@ struct ShardedPlace<T>(T);
 
 impl<T: Default> Default for Sharded<T> {
     fn default() -> Self {
-        Self((0..*PLACES).map(|_| ShardedPlace::default()).collect())
+        Self::of(T::default)
+    }
+}
+
+impl<T> Sharded<T> {
+    pub(super) fn of(make: impl Fn() -> T) -> Self {
+        Self((0..*PLACES).map(|_| ShardedPlace(make())).collect())
     }
 }
 

@@ -19,7 +19,7 @@ use super::{
     rule_limit::RuleLimit,
     rule_stats::RuleStats,
 };
-use super::{refined::Refinement, sanitize::sanitize};
+use super::{histogram::Refinement, sanitize::sanitize};
 
 /// The default bound on the names that callers may create.
 pub const MAX_DYNAMIC_NAMES: usize = 10_000;
@@ -244,7 +244,7 @@ impl Stats {
 
     /// Counts `descriptors` for a domain without rules. A thousand have names of up to 64 bytes; others share one.
     pub fn unknown_domain(&self, domain: &str, descriptors: u64) {
-        if !self.unknown_domains.add_domain(domain, descriptors) {
+        if !self.unknown_domains.add(domain, "", descriptors) {
             self.names_rejected.add(descriptors);
         }
     }
@@ -261,7 +261,7 @@ impl Stats {
 
     /// Counts a descriptor whose `key` no rule has at this level. The first thousand have names; the others share one.
     pub fn unknown_key(&self, domain: &str, key: &str) {
-        if !self.unknown_keys.add_key(domain, key) {
+        if !self.unknown_keys.add(domain, key, 1) {
             self.names_rejected.add(1);
         }
     }

@@ -3,6 +3,7 @@
 
 use std::{
     borrow::Cow,
+    error::Error,
     fmt::{self, Write},
 };
 
@@ -13,6 +14,22 @@ pub fn shortened(text: &str, max: usize) -> Cow<'_, str> {
         None => text.into(),
         Some((end, _)) => format!("{}…", &text[..end]).into(),
     }
+}
+
+/// Returns `error` with its causes, which `Display` omits.
+#[must_use]
+pub fn with_causes(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        // an error that wraps another often has its text
+        if !text.contains(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
 }
 
 /// Returns `text` on one line, as [`Escaped`] writes it.

@@ -14,15 +14,17 @@ const MAX_REGEX: usize = 1 << 18;
 ///
 /// The reason why it is invalid.
 pub fn expression(text: &str) -> Result<Arc<dyn Expression>, String> {
-    match RegexBuilder::new(text).size_limit(MAX_REGEX).build() {
-        Ok(regex) => Ok(Arc::new(Compiled(regex))),
-        Err(error) => {
-            // the crate also draws the pattern, in several lines
-            let error = error.to_string();
-            let reason = error.lines().last().unwrap_or_default().trim();
-            Err(reason.strip_prefix("error: ").unwrap_or(reason).trim_end_matches('.').to_owned())
-        }
-    }
+    compile(text, MAX_REGEX).map(|regex| Arc::new(Compiled(regex)) as _)
+}
+
+/// Compiles to at most `max` bytes, or returns why it cannot be compiled.
+pub(crate) fn compile(text: &str, max: usize) -> Result<Regex, String> {
+    RegexBuilder::new(text).size_limit(max).build().map_err(|error| {
+        // the crate also draws the pattern, in several lines
+        let error = error.to_string();
+        let reason = error.lines().last().unwrap_or_default().trim();
+        reason.strip_prefix("error: ").unwrap_or(reason).trim_end_matches('.').to_owned()
+    })
 }
 
 #[derive(Debug)]

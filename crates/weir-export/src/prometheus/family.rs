@@ -3,7 +3,7 @@
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use weir_observe::{
-    histogram::{BOUNDS, Distribution},
+    histogram::{BOUNDS, Distribution, nanos},
     text::is_active,
 };
 
@@ -153,12 +153,7 @@ impl Series {
 
     /// `unit` is in nanoseconds.
     pub(super) fn times(labels: &Arc<Labels>, times: &Distribution, unit: f64) -> Self {
-        let mut below = 0;
-        let at_most = BOUNDS.into_iter().zip(&times.buckets).map(|(bound, bucket)| {
-            below += bucket.count;
-            (units(bound, unit), below)
-        });
-        let at_most = at_most.collect();
+        let at_most = BOUNDS.map(|bound| (units(bound, unit), times.at_most(nanos(bound)))).into();
         let buckets = Buckets { at_most, sum: units(times.sum(), unit), count: times.count() };
         Self { labels: Arc::clone(labels), value: Value::Histogram(Box::new(buckets)) }
     }

@@ -3,16 +3,15 @@
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use super::family::{Buckets, Family, Kind, Labels, Quantiles, Series, Value, units};
-use crate::snapshot::{StatValue, reference, response_time};
+use crate::snapshot::{RuleTotals, StatValue, reference, response_time};
 use weir_observe::{
-    histogram::{BOUNDS, Histogram},
-    mapper::{self, BucketBound, Mapper, Observer, RESERVED, StatKind},
+    histogram::{BOUNDS, Distribution, nanos},
+    mapper::{self, BucketBound, Mapper, Observer, RESERVED, StatKind, Summary},
     method_stats::MethodStats,
-    refined::{Times, nanos},
     stats::Stats,
 };
 
@@ -28,25 +27,29 @@ struct Mapped<'m> {
 enum Sum<'m> {
     Number(f64),
     Histogram {
-        times: Times,
+        times: Distribution,
         scale: f64,
         /// None for weir's own.
         bounds: Option<&'m [BucketBound]>,
     },
     Summary {
-        times: Times,
-        recent: Times,
+        times: Distribution,
+        recent: Distribution,
         scale: f64,
         quantiles: &'m [f64],
     },
 }
 
 /// Like `statsd_exporter`, adds up counters of one name and labels, and omits a stat whose name has another kind.
-pub(super) fn families(stats: &Stats, mapper: &Mapper) -> Vec<Family> {
+pub(super) fn families(
+    stats: &Stats,
+    totals: &BTreeMap<Vec<String>, RuleTotals>,
+    mapper: &Mapper,
+) -> Vec<Family> {
     let mut by_name: BTreeMap<String, Mapped<'_>> = BTreeMap::new();
     let methods: BTreeMap<String, Arc<MethodStats>> =
         stats.methods().into_iter().map(|(method, stats)| (response_time(method), stats)).collect();
-    for (stat, value) in reference(stats) {
+    for (stat, value) in reference(stats, totals) {
         let kind = match &value {
             StatValue::Counter(_) => StatKind::Counter,
             StatValue::Gauge(_) => StatKind::Gauge,
@@ -55,10 +58,7 @@ pub(super) fn families(stats: &Stats, mapper: &Mapper) -> Vec<Family> {
         let Some(series) = mapper.series(&stat, kind) else { continue };
         let value = match value {
             StatValue::Counter(number) | StatValue::Gauge(number) => Sum::number(number, &series),
-            StatValue::Timing(times) => match methods.get(&stat) {
-                Some(method) => Sum::times(&method.response_time, &series),
-                None => Sum::Histogram { times: Times::from(&*times), scale: series.scale, bounds: None },
-            },
+            StatValue::Timing(times) => Sum::times(*times, methods.get(&stat), &series),
         };
         let kind = match (&value, kind) {
             (Sum::Histogram { .. }, _) => Kind::Histogram,
@@ -128,16 +128,14 @@ impl<'m> Sum<'m> {
         Self::Number(number as f64 * series.scale)
     }
 
-    fn times(histogram: &Histogram, series: &mapper::Series<'m>) -> Self {
-        let (times, scale) = (histogram.times(), series.scale);
+    fn times(times: Distribution, method: Option<&Arc<MethodStats>>, series: &mapper::Series<'m>) -> Self {
+        let scale = series.scale;
         match series.observer {
             Observer::Histogram(bounds) => Self::Histogram { times, scale, bounds: bounds.as_deref() },
-            Observer::Summary(summary) => Self::Summary {
-                times,
-                recent: histogram.recent(summary.max_age, Instant::now()),
-                scale,
-                quantiles: &summary.quantiles,
-            },
+            Observer::Summary(Summary { quantiles, max_age, .. }) => {
+                let recent = method.map(|method| method.response_time.recent(*max_age, Instant::now()));
+                Self::Summary { recent: recent.unwrap_or_else(|| times.clone()), times, scale, quantiles }
+            }
         }
     }
 
@@ -153,7 +151,7 @@ impl<'m> Sum<'m> {
                         .map(|bound| (units(bound, MILLISECOND / scale), times.at_most(nanos(bound))))
                         .into(),
                 };
-                let (sum, count) = (scaled(times.sum(), scale), times.count());
+                let (sum, count) = (units(times.sum(), MILLISECOND / scale), times.count());
                 Value::Histogram(Box::new(Buckets { at_most, sum, count }))
             }
             Self::Summary { times, recent, scale, quantiles } => {
@@ -161,13 +159,9 @@ impl<'m> Sum<'m> {
                     let nanos = recent.quantile(*quantile);
                     (*quantile, nanos.map_or(f64::NAN, |nanos| nanos / MILLISECOND * scale))
                 });
-                let (sum, count) = (scaled(times.sum(), scale), times.count());
+                let (sum, count) = (units(times.sum(), MILLISECOND / scale), times.count());
                 Value::Summary(Box::new(Quantiles { values: values.collect(), sum, count }))
             }
         }
     }
-}
-
-fn scaled(nanos: u64, scale: f64) -> f64 {
-    units(Duration::from_nanos(nanos), MILLISECOND / scale)
 }

@@ -10,6 +10,7 @@ mod mapped;
 mod page;
 mod render;
 
+pub(crate) use expression::compile;
 pub use expression::expression;
 pub use family::{Buckets, Family, Kind, Labels, Quantiles, Series, TimeUnit, Value};
 pub use page::CONTENT_TYPE;

@@ -11,13 +11,13 @@ use super::{
 };
 use crate::{
     process,
-    snapshot::{RareFamily, RareSeries, rare_families, shadow_counts},
+    snapshot::{OwnMetric, RuleTotals, own_metrics, rule_totals},
 };
 use weir_observe::{
     mapper::Mapper,
-    metric::{Metric, MetricKind},
+    metric::MetricKind,
     rule_limit,
-    rule_stats::{NEGATIVE_HITS, RuleCounts, ShadowCounts},
+    rule_stats::{NEGATIVE_HITS, RuleCounts},
     sanitize::sanitize,
     stats::Stats,
 };
@@ -30,22 +30,6 @@ pub enum MetricNames {
     /// Those of `PROMETHEUS_MAPPER_YAML`.
     Mapped(Arc<Mapper>),
 }
-
-/// The help texts of a rule's stats, in the order of [`RuleCounts::NAMES`].
-const RULE_HELP: [&str; 6] = [
-    "Hits of the rule.",
-    "Hits past the limit.",
-    "Hits within the limit, but past the near-limit threshold.",
-    "Hits past the limit that were rejected without a call to the store.",
-    "Hits that the rule itself admitted, also of requests that another rule rejected.",
-    "Hits past the limit that were admitted because the rule is in shadow mode.",
-];
-
-/// The help texts of shadow counts, in the order of [`ShadowCounts::named`].
-const SHADOW_HELP: [&str; 2] = [
-    "Hits of the rule that the limit in its shadow would have admitted.",
-    "Hits of the rule that the limit in its shadow would have rejected.",
-];
 
 type Show<'s> = dyn FnMut(Family) + 's;
 
@@ -66,48 +50,38 @@ pub fn families(stats: &Stats, names: &MetricNames) -> Vec<Family> {
 }
 
 fn show_all(stats: &Stats, names: &MetricNames, show: &mut Show<'_>) {
+    let totals = rule_totals(stats);
     match names {
         MetricNames::Reference(unit) => {
-            rules(show, stats);
+            rules(show, stats, &totals);
             service(show, stats);
             methods(show, stats, *unit);
         }
-        MetricNames::Mapped(mapper) => mapped::families(stats, mapper).into_iter().for_each(&mut *show),
+        MetricNames::Mapped(mapper) => {
+            mapped::families(stats, &totals, mapper).into_iter().for_each(&mut *show);
+        }
     }
-    rule_limits(show, stats);
-    shadows(show, stats);
-    rare(show, stats);
-    own_metrics(show, stats.metrics());
+    own(show, own_metrics(stats, &totals));
+    periods(show, stats);
     for metric in process::metrics() {
         let series = Series::double(&Arc::default(), metric.value);
         show(Family::new(metric.kind, metric.name, metric.help, [series]));
     }
 }
 
-fn rules(show: &mut Show<'_>, stats: &Stats) {
-    // names that sanitize to the same one are one series: Prometheus rejects a scrape that repeats a series
-    let mut rules: BTreeMap<Vec<String>, RuleCounts> = BTreeMap::new();
-    let mut negative: BTreeMap<Vec<String>, u64> = BTreeMap::new();
-    for rule in stats.rules() {
-        let name = stats.shown(rule.name());
-        let returned = rule.rare().returned;
-        if returned > 0 {
-            let sum = negative.entry(name.clone()).or_default();
-            *sum = sum.saturating_add(returned);
-        }
-        let counts = rules.entry(name).or_default();
-        *counts = counts.plus(rule.get());
-    }
-    let rules: Vec<(Arc<Labels>, RuleCounts)> =
-        rules.into_iter().map(|(name, counts)| (labels(name, []), counts)).collect();
-    for (i, (name, help)) in RuleCounts::NAMES.into_iter().zip(RULE_HELP).enumerate() {
+fn rules(show: &mut Show<'_>, stats: &Stats, totals: &BTreeMap<Vec<String>, RuleTotals>) {
+    let rules: Vec<(Arc<Labels>, &RuleTotals)> =
+        totals.iter().map(|(name, totals)| (labels(name.clone(), []), totals)).collect();
+    for (i, (name, help)) in RuleCounts::NAMES.iter().enumerate() {
         let name = format!("ratelimit_service_rate_limit_{name}");
-        let series = rules.iter().map(|(labels, counts)| Series::int(labels, counts.values()[i]));
-        show(Family::new(Kind::Counter, name, help, series));
+        let value = |totals: &RuleTotals| totals.counts.values().nth(i).unwrap_or_default();
+        let series = rules.iter().map(|(labels, totals)| Series::int(labels, value(totals)));
+        show(Family::new(Kind::Counter, name, *help, series));
     }
 
     let name = format!("ratelimit_service_rate_limit_{NEGATIVE_HITS}");
-    let series = negative.into_iter().map(|(rule, hits)| Series::int(&labels(rule, []), hits));
+    let negative = rules.iter().filter(|(_, totals)| totals.rare.returned > 0);
+    let series = negative.map(|(labels, totals)| Series::int(labels, totals.rare.returned));
     show(Family::new(Kind::Counter, name, "Hits of the rule that callers have given back.", series));
 
     let mut domains: BTreeMap<String, u64> = BTreeMap::new();
@@ -119,45 +93,14 @@ fn rules(show: &mut Show<'_>, stats: &Stats) {
     show(Family::new(Kind::Counter, name, "Descriptors for a domain that has no rules.", series));
 }
 
-fn rule_limits(show: &mut Show<'_>, stats: &Stats) {
+fn periods(show: &mut Show<'_>, stats: &Stats) {
     let limits = stats.rule_limits();
-    let labelled = |in_shadow| -> Vec<_> {
-        rule_limit::series(&limits, in_shadow, |name| stats.shown(name))
-            .into_iter()
-            .map(|((name, per), limit)| (labels(name, [("per", per)]), limit))
-            .collect()
-    };
-    let of_rules = labelled(false);
-    let series = of_rules.iter().map(|(labels, (requests, _))| Series::int(labels, u64::from(*requests)));
-    let help = "Requests that a loaded rule admits in each period.";
-    show(Family::new(Kind::Gauge, "weir_rule_limit", help, series));
-    let series = of_rules.iter().map(|(labels, (_, period))| Series::double(labels, period.as_secs_f64()));
+    let periods = rule_limit::series(&limits, false, |name| stats.shown(name)).into_iter();
+    let series = periods.map(|((rule, per), (_, period))| {
+        Series::double(&labels(rule, [("per", per.to_owned())]), period.as_secs_f64())
+    });
     let help = "The period of a loaded rule's limit.";
     show(Family::new(Kind::Gauge, "weir_rule_limit_period_seconds", help, series));
-    let in_shadow = labelled(true).into_iter();
-    let series = in_shadow.map(|(labels, (requests, _))| Series::int(&labels, u64::from(requests)));
-    let help = "Requests that a limit in the shadow of a loaded rule would admit in each period.";
-    show(Family::new(Kind::Gauge, "weir_shadow_limit", help, series));
-}
-
-fn shadows(show: &mut Show<'_>, stats: &Stats) {
-    let rules: Vec<(Arc<Labels>, ShadowCounts)> =
-        shadow_counts(stats).into_iter().map(|(name, counts)| (labels(name, []), counts)).collect();
-    let names = ShadowCounts::default().named().map(|(name, _)| name.replace('.', "_") + "_total");
-    for (i, (name, help)) in names.into_iter().zip(SHADOW_HELP).enumerate() {
-        let series = rules.iter().map(|(labels, counts)| Series::int(labels, counts.named()[i].1));
-        show(Family::new(Kind::Counter, name, help, series));
-    }
-}
-
-fn rare(show: &mut Show<'_>, stats: &Stats) {
-    for RareFamily { metric, help, series } in rare_families(stats) {
-        let name = metric.replace('.', "_") + "_total";
-        let series = series.into_iter().map(|RareSeries { rule, reason, value }| {
-            Series::int(&labels(rule, reason.map(|reason| ("reason", reason))), value)
-        });
-        show(Family::new(Kind::Counter, name, help, series));
-    }
 }
 
 fn service(show: &mut Show<'_>, stats: &Stats) {
@@ -202,21 +145,21 @@ fn methods(show: &mut Show<'_>, stats: &Stats, unit: TimeUnit) {
     show(family);
 }
 
-fn own_metrics(show: &mut Show<'_>, metrics: Vec<Metric>) {
+fn own(show: &mut Show<'_>, metrics: Vec<OwnMetric>) {
     // all metrics of a name must stand together, whichever source they come from
-    let mut families: BTreeMap<&'static str, Vec<Metric>> = BTreeMap::new();
-    for metric in metrics {
-        families.entry(metric.name).or_default().push(metric);
+    let mut families: BTreeMap<&'static str, Vec<OwnMetric>> = BTreeMap::new();
+    for own in metrics {
+        families.entry(own.metric.name).or_default().push(own);
     }
     for (name, family) in families {
-        let (kind, suffix) = match &family[0].kind {
+        let (kind, suffix) = match &family[0].metric.kind {
             MetricKind::Counter => (Kind::Counter, "_total"),
             MetricKind::Gauge => (Kind::Gauge, ""),
             MetricKind::Timing(_) => (Kind::Histogram, "_seconds"),
         };
-        let (name, help) = (name.replace('.', "_") + suffix, family[0].help);
-        let series = family.into_iter().map(|metric| {
-            let labels = Labels::new(metric.labels);
+        let (name, help) = (name.replace('.', "_") + suffix, family[0].metric.help);
+        let series = family.into_iter().map(|OwnMetric { rule, metric }| {
+            let labels = labels(rule, metric.labels);
             match &metric.kind {
                 MetricKind::Timing(times) => Series::times(&labels, times, TimeUnit::Seconds.nanos()),
                 MetricKind::Counter | MetricKind::Gauge => Series::int(&labels, metric.value),
@@ -226,12 +169,11 @@ fn own_metrics(show: &mut Show<'_>, metrics: Vec<Metric>) {
     }
 }
 
-/// `name` begins with the domain: its labels are `domain`, `key1`, `key2` and so on.
-fn labels<'a>(name: Vec<String>, further: impl IntoIterator<Item = (&'static str, &'a str)>) -> Arc<Labels> {
+/// The `name` of a rule begins with its domain: its labels are `domain`, `key1`, `key2` and so on.
+fn labels(name: Vec<String>, further: impl IntoIterator<Item = (&'static str, String)>) -> Arc<Labels> {
     let keys = (1..).map(|i| Cow::Owned(format!("key{i}")));
     let names = std::iter::once(Cow::Borrowed("domain")).chain(keys);
-    let further = further.into_iter().map(|(name, value)| (name.into(), value.to_owned()));
-    Labels::new(names.zip(name).chain(further))
+    Labels::new(names.zip(name).chain(further.into_iter().map(|(name, value)| (name.into(), value))))
 }
 
 // === impl MetricNames ===
@@ -248,7 +190,7 @@ mod tests {
 
     use super::*;
     use weir_observe::{
-        Source,
+        Metric, Source,
         histogram::{BOUNDS, Histogram},
     };
 

@@ -9,6 +9,7 @@ use std::{
 };
 
 use tokio::{
+    io::AsyncWriteExt as _,
     net::{TcpStream, UdpSocket, lookup_host},
     time::timeout,
 };
@@ -52,11 +53,11 @@ impl StatsdClient {
     /// Calls `sent` for each line, in order, that the system has accepted. After an error the next call reconnects.
     pub(super) async fn send(&mut self, lines: &[StatLine], sent: impl FnMut(&StatLine)) -> io::Result<()> {
         // taken, so that a cancelled send does not leave half a line on a connection that is used again
-        let socket = match self.socket.take() {
+        let mut socket = match self.socket.take() {
             Some(socket) if !socket.is_closed() => socket,
             _ => self.connect().await?,
         };
-        match &socket {
+        match &mut socket {
             StatsdSocket::Tcp(stream) => write_all(stream, lines, sent).await?,
             StatsdSocket::Udp(socket) => send_all(socket, lines, sent).await?,
         }
@@ -123,16 +124,15 @@ async fn connect_udp(address: (&str, u16)) -> io::Result<UdpSocket> {
 }
 
 async fn write_all(
-    stream: &TcpStream,
-    lines: &[StatLine],
+    stream: &mut TcpStream,
+    mut lines: &[StatLine],
     mut sent: impl FnMut(&StatLine),
 ) -> io::Result<()> {
-    let mut lines = lines;
     while !lines.is_empty() {
         let (chunk, count) = gather(lines, CHUNK);
         let (mut written, mut whole, mut whole_bytes) = (0, 0, 0);
         while written < chunk.len() {
-            written += io_timeout(WRITE_TIMEOUT, write_some(stream, &chunk[written..])).await?;
+            written += io_timeout(WRITE_TIMEOUT, stream.write(&chunk[written..])).await?;
             // line by line: if the connection breaks now, only the lines that were written whole count as sent
             while whole < count && whole_bytes + lines[whole].text.len() <= written {
                 whole_bytes += lines[whole].text.len();
@@ -145,19 +145,11 @@ async fn write_all(
     Ok(())
 }
 
-async fn write_some(stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
-    loop {
-        stream.writable().await?;
-        match stream.try_write(bytes) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            done => return done,
-        }
-    }
-}
-
-async fn send_all(socket: &UdpSocket, lines: &[StatLine], mut sent: impl FnMut(&StatLine)) -> io::Result<()> {
-    let mut lines = lines;
+async fn send_all(
+    socket: &UdpSocket,
+    mut lines: &[StatLine],
+    mut sent: impl FnMut(&StatLine),
+) -> io::Result<()> {
     while !lines.is_empty() {
         let (datagram, count) = gather(lines, DATAGRAM);
         // a line that exceeds every datagram can never arrive, and must not block the others

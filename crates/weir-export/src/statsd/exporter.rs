@@ -63,7 +63,7 @@ impl StatsdExporter {
         let mut stats = snapshot(&self.stats);
         stats.retain(|_, value| self.gauges || !matches!(value, StatValue::Gauge(_)));
         self.sent.forget_missing(&stats);
-        let lines = self.sent.lines(stats, &mut self.names);
+        let lines = self.sent.lines(stats, &self.names);
         let totals = &mut self.sent;
         let outcome = self.client.send(&lines, |line| totals.mark_sent(line)).await;
         match (outcome, self.failing) {

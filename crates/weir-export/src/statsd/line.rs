@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    mogrifier::{Mogrified, Mogrifier, Mogrifiers},
+    mogrifier::{Mogrified, Mogrifier, apply},
     settings::Dialect,
 };
 use weir_observe::histogram::Bucket;
@@ -14,7 +14,7 @@ use weir_observe::histogram::Bucket;
 /// What becomes of a stat's name: the mogrifiers that change it, and the extra tags, encoded.
 #[derive(Debug)]
 pub(super) struct StatNames {
-    mogrifiers: Mogrifiers,
+    mogrifiers: Vec<Mogrifier>,
     /// Appended to the name.
     name: String,
     /// Appended to the value.
@@ -56,12 +56,12 @@ impl StatNames {
             };
         }
         let mogrifiers = if dialect == Dialect::Dog { mogrifiers } else { Vec::new() };
-        Self { mogrifiers: Mogrifiers::new(mogrifiers), name, value }
+        Self { mogrifiers, name, value }
     }
 
     /// As in envoyproxy/ratelimit, the tags of a mogrifier follow the extra ones.
-    fn line(&mut self, stat: &str, value: fmt::Arguments<'_>) -> String {
-        let Mogrified { name, tags } = self.mogrifiers.apply(stat);
+    fn line(&self, stat: &str, value: fmt::Arguments<'_>) -> String {
+        let Mogrified { name, tags } = apply(&self.mogrifiers, stat);
         let mut text = format!("{name}{}:{value}{}", self.name, self.value);
         for (i, (key, value)) in tags.iter().enumerate() {
             let before = if i == 0 && self.value.is_empty() { "|#" } else { "," };
@@ -76,18 +76,18 @@ impl StatNames {
 // === impl StatLine ===
 
 impl StatLine {
-    pub(super) fn counter(name: String, by: u64, total: u64, names: &mut StatNames) -> Self {
+    pub(super) fn counter(name: String, by: u64, total: u64, names: &StatNames) -> Self {
         let text = names.line(&name, format_args!("{by}|c"));
         Self { text, delta: Some(Delta::Counter { name, total }) }
     }
 
-    pub(super) fn gauge(name: &str, value: u64, names: &mut StatNames) -> Self {
+    pub(super) fn gauge(name: &str, value: u64, names: &StatNames) -> Self {
         Self { text: names.line(name, format_args!("{value}|g")), delta: None }
     }
 
     /// Sends the mean of the new durations, at least one, with their number as sample rate: the sum stays exact.
     #[expect(clippy::cast_precision_loss, reason = "a mean of milliseconds needs no 53 bits")]
-    pub(super) fn timing(name: &str, index: usize, by: Bucket, names: &mut StatNames) -> Self {
+    pub(super) fn timing(name: &str, index: usize, by: Bucket, names: &StatNames) -> Self {
         let millis = by.nanos as f64 / by.count as f64 / 1e6;
         let rate = match by.count {
             1 => String::new(),
@@ -120,9 +120,9 @@ mod tests {
 
     #[test]
     fn tags_are_written_in_the_receivers_dialect() {
-        let line = StatLine::counter("a.b".to_owned(), 3, 3, &mut names(Dialect::Plain));
+        let line = StatLine::counter("a.b".to_owned(), 3, 3, &names(Dialect::Plain));
         assert_eq!(line.text, "a.b.__app=a_b,c_d.__zone=eu_1:3|c\n");
-        let line = StatLine::gauge("a.b", 3, &mut names(Dialect::Dog));
+        let line = StatLine::gauge("a.b", 3, &names(Dialect::Dog));
         assert_eq!(line.text, "a.b:3|g|#app:a_b_c_d,zone:eu_1\n");
     }
 
@@ -132,8 +132,8 @@ mod tests {
         let hits = vec![hits.expect("it is valid")];
         let line = |dialect, tags: &[(&str, &str)]| {
             let tags = tags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-            let mut names = StatNames::new(dialect, &tags, hits.clone());
-            StatLine::counter("rate_limit.shop".to_owned(), 3, 3, &mut names).text
+            let names = StatNames::new(dialect, &tags, hits.clone());
+            StatLine::counter("rate_limit.shop".to_owned(), 3, 3, &names).text
         };
         assert_eq!(line(Dialect::Dog, &[]), "hits:3|c|#domain:shop\n");
         assert_eq!(line(Dialect::Dog, &[("zone", "eu")]), "hits:3|c|#zone:eu,domain:shop\n");
@@ -142,11 +142,11 @@ mod tests {
 
     #[test]
     fn timings_are_in_milliseconds_and_keep_their_count() {
-        let mut none = StatNames::new(Dialect::Plain, &BTreeMap::new(), Vec::new());
+        let none = StatNames::new(Dialect::Plain, &BTreeMap::new(), Vec::new());
         let bucket = |count, nanos| Bucket { count, nanos };
-        assert_eq!(StatLine::timing("t", 0, bucket(1, 1_500_000), &mut none).text, "t:1.500000|ms\n");
-        assert_eq!(StatLine::timing("t", 0, bucket(4, 10_000_000), &mut none).text, "t:2.500000|ms|@0.25\n");
-        let dog = StatLine::timing("t", 0, bucket(2, 2_000_000), &mut names(Dialect::Dog)).text;
+        assert_eq!(StatLine::timing("t", 0, bucket(1, 1_500_000), &none).text, "t:1.500000|ms\n");
+        assert_eq!(StatLine::timing("t", 0, bucket(4, 10_000_000), &none).text, "t:2.500000|ms|@0.25\n");
+        let dog = StatLine::timing("t", 0, bucket(2, 2_000_000), &names(Dialect::Dog)).text;
         assert_eq!(dog, "t:1.000000|ms|@0.5|#app:a_b_c_d,zone:eu_1\n");
     }
 

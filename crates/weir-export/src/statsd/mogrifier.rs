@@ -1,13 +1,15 @@
 //! Patterns that turn parts of a stat's name into `DogStatsD` tags: envoyproxy/ratelimit's mogrifiers.
 
-use std::collections::HashMap;
+use std::sync::LazyLock;
 
-use regex::{Captures, Regex, RegexBuilder};
+use regex::{Captures, Regex};
+
+use crate::prometheus::compile;
 
 /// The maximum size of a compiled pattern, in bytes.
 const MAX_PATTERN: usize = 1 << 20;
 
-const MAX_CACHED: usize = 10_000;
+static GROUP: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\$(\d+)").expect("it is valid"));
 
 /// A pattern, and the name and tags of the stats whose names it finds.
 #[derive(Clone, Debug)]
@@ -35,13 +37,6 @@ pub enum MogrifierError {
 #[derive(Clone, Debug)]
 struct MogrifiedName(String);
 
-/// All mogrifiers, with the results of the latest names: a name is sent every few seconds.
-#[derive(Debug)]
-pub(super) struct Mogrifiers {
-    list: Vec<Mogrifier>,
-    results: HashMap<String, Mogrified>,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mogrified {
     pub(super) name: String,
@@ -58,8 +53,7 @@ impl Mogrifier {
     ///
     /// The first invalid part.
     pub fn new(pattern: &str, name: &str, tags: Vec<(String, String)>) -> Result<Self, MogrifierError> {
-        let pattern = RegexBuilder::new(pattern).size_limit(MAX_PATTERN).build();
-        let pattern = pattern.map_err(|error| MogrifierError::Pattern(last_line(&error.to_string())))?;
+        let pattern = compile(pattern, MAX_PATTERN).map_err(MogrifierError::Pattern)?;
         let is_separator = |c: char| c == '|' || c.is_control();
         if name.is_empty() || name.contains(|c| c == ':' || is_separator(c)) {
             return Err(MogrifierError::Name);
@@ -83,10 +77,10 @@ impl Mogrifier {
     }
 }
 
-/// The regex crate also draws the pattern, in several lines.
-fn last_line(error: &str) -> String {
-    let line = error.lines().last().unwrap_or_default().trim();
-    line.strip_prefix("error: ").unwrap_or(line).trim_end_matches('.').to_owned()
+/// The first of `mogrifiers` that finds `name` applies.
+pub(super) fn apply(mogrifiers: &[Mogrifier], name: &str) -> Mogrified {
+    let unchanged = || Mogrified { name: name.to_owned(), tags: Vec::new() };
+    mogrifiers.iter().find_map(|mogrifier| mogrifier.apply(name)).unwrap_or_else(unchanged)
 }
 
 // === impl MogrifiedName ===
@@ -94,49 +88,12 @@ fn last_line(error: &str) -> String {
 impl MogrifiedName {
     /// A group that took no part in the match is empty.
     fn fill(&self, groups: &Captures<'_>) -> String {
-        let mut text = String::new();
-        let mut rest = self.0.as_str();
-        while let Some((before, after)) = rest.split_once('$') {
-            text.push_str(before);
-            let digits = after.len() - after.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-            let (number, after) = after.split_at(digits);
-            match number.parse::<usize>() {
-                Ok(group) if group < groups.len() => {
-                    text.push_str(groups.get(group).map_or("", |group| group.as_str()));
-                }
-                _ => {
-                    text.push('$');
-                    text.push_str(number);
-                }
-            }
-            rest = after;
-        }
-        text.push_str(rest);
-        text
-    }
-}
-
-// === impl Mogrifiers ===
-
-impl Mogrifiers {
-    pub(super) fn new(list: Vec<Mogrifier>) -> Self {
-        Self { list, results: HashMap::new() }
-    }
-
-    pub(super) fn apply(&mut self, name: &str) -> Mogrified {
-        let unchanged = || Mogrified { name: name.to_owned(), tags: Vec::new() };
-        if self.list.is_empty() {
-            return unchanged();
-        }
-        if let Some(known) = self.results.get(name) {
-            return known.clone();
-        }
-        let result = self.list.iter().find_map(|mogrifier| mogrifier.apply(name)).unwrap_or_else(unchanged);
-        if self.results.len() >= MAX_CACHED {
-            self.results.clear();
-        }
-        self.results.insert(name.to_owned(), result.clone());
-        result
+        let filled = GROUP.replace_all(&self.0, |reference: &Captures<'_>| {
+            let group = reference[1].parse().ok().filter(|group| *group < groups.len());
+            let text = |group| groups.get(group).map_or("", |group| group.as_str()).to_owned();
+            group.map_or_else(|| reference[0].to_owned(), text)
+        });
+        filled.into_owned()
     }
 }
 
@@ -150,7 +107,7 @@ mod tests {
     }
 
     fn applied(mogrifier: &Mogrifier, name: &str) -> String {
-        let Mogrified { name, tags } = Mogrifiers::new(vec![mogrifier.clone()]).apply(name);
+        let Mogrified { name, tags } = apply(std::slice::from_ref(mogrifier), name);
         let tags: Vec<String> = tags.iter().map(|(key, value)| format!("{key}:{value}")).collect();
         format!("{name} {}", tags.join(","))
     }
@@ -191,15 +148,5 @@ mod tests {
         for tag in [("", "v"), ("k", ""), ("k,l", "v"), ("k", "v|w")] {
             assert_eq!(invalid("a", "n", &[tag]), MogrifierError::Tags, "{tag:?}");
         }
-    }
-
-    #[test]
-    fn a_flood_of_names_does_not_grow_the_cache() {
-        let mut mogrifiers = Mogrifiers::new(vec![mogrifier("^a(.*)$", "a", &[("t", "$1")]).expect("valid")]);
-        for i in 0..3 * MAX_CACHED {
-            assert_eq!(mogrifiers.apply(&format!("a{i}")).tags[0].1, i.to_string());
-            assert!(mogrifiers.results.len() <= MAX_CACHED);
-        }
-        assert_eq!(mogrifiers.apply("a5"), mogrifiers.apply("a5"));
     }
 }

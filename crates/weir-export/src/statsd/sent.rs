@@ -4,17 +4,18 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::line::{Delta, StatLine, StatNames};
 use crate::snapshot::StatValue;
-use weir_observe::histogram::{Bucket, Distribution};
+use weir_observe::histogram::Bucket;
 
 #[derive(Debug, Default)]
 pub(super) struct SentTotals {
     counters: HashMap<String, u64>,
-    timings: HashMap<String, Distribution>,
+    /// By name and the bucket's place.
+    timings: HashMap<(String, usize), Bucket>,
 }
 
 impl SentTotals {
     /// Like envoyproxy/ratelimit, sends nothing for a counter that did not grow.
-    pub(super) fn lines(&self, current: BTreeMap<String, StatValue>, names: &mut StatNames) -> Vec<StatLine> {
+    pub(super) fn lines(&self, current: BTreeMap<String, StatValue>, names: &StatNames) -> Vec<StatLine> {
         let mut lines = Vec::new();
         for (name, value) in current {
             match value {
@@ -28,12 +29,9 @@ impl SentTotals {
                     }
                 }
                 StatValue::Timing(times) => {
-                    let sent = self.timings.get(&name).cloned().unwrap_or_default();
-                    for (index, (now, sent)) in times.buckets.iter().zip(&sent.buckets).enumerate() {
-                        let by = Bucket {
-                            count: now.count.saturating_sub(sent.count),
-                            nanos: now.nanos.saturating_sub(sent.nanos),
-                        };
+                    for (index, now) in times.buckets.iter().enumerate() {
+                        let sent = self.timings.get(&(name.clone(), index)).copied().unwrap_or_default();
+                        let by = now.minus(sent);
                         if by.count > 0 {
                             lines.push(StatLine::timing(&name, index, by, names));
                         }
@@ -52,14 +50,11 @@ impl SentTotals {
     pub(super) fn mark_sent(&mut self, line: &StatLine) {
         match &line.delta {
             None => {}
-            Some(Delta::Counter { name, total }) => match self.counters.get_mut(name) {
-                Some(sent) => *sent = *total,
-                None => {
-                    self.counters.insert(name.clone(), *total);
-                }
-            },
+            Some(Delta::Counter { name, total }) => {
+                self.counters.insert(name.clone(), *total);
+            }
             Some(Delta::Bucket { name, index, by }) => {
-                let sent = &mut self.timings.entry(name.clone()).or_default().buckets[*index];
+                let sent = self.timings.entry((name.clone(), *index)).or_default();
                 *sent = sent.plus(*by);
             }
         }
@@ -80,7 +75,7 @@ mod tests {
             ("g".to_owned(), StatValue::Gauge(7)),
             ("t".to_owned(), StatValue::Timing(Box::new(timing.get()))),
         ];
-        sent.lines(current.into(), &mut StatNames::new(Dialect::Plain, &BTreeMap::new(), Vec::new()))
+        sent.lines(current.into(), &StatNames::new(Dialect::Plain, &BTreeMap::new(), Vec::new()))
     }
 
     fn texts(lines: &[StatLine]) -> Vec<&str> {
@@ -124,11 +119,11 @@ mod tests {
             let stat = |(name, total): &(&str, u64)| ((*name).to_owned(), StatValue::Counter(*total));
             names.iter().map(stat).collect()
         };
-        let (mut totals, mut names) =
+        let (mut totals, names) =
             (SentTotals::default(), StatNames::new(Dialect::Plain, &BTreeMap::new(), Vec::new()));
         let mut flush = |current: BTreeMap<String, StatValue>| {
             totals.forget_missing(&current);
-            let lines = totals.lines(current, &mut names);
+            let lines = totals.lines(current, &names);
             for line in &lines {
                 totals.mark_sent(line);
             }

@@ -8,21 +8,19 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `context` | the parent in a request's headers: W3C trace context and b3 |
-//! | `tracer`, `sampling`, `span` | which requests are traced, and their spans |
+//! | `tracer`, `span` | which requests are traced, and their spans |
 //! | `sink` | OpenTelemetry's batch processor, and the counts of spans |
 //! | `exporter` | its exporter on weir's connections, and the flush at the end |
 //! | `settings` | the settings of all of this |
 
 mod context;
 mod exporter;
-mod sampling;
 mod settings;
 mod sink;
 mod span;
 mod tracer;
 
 pub use exporter::start;
-pub use sampling::random_instance_id;
 pub use settings::{BatchSettings, TraceSettings};
-pub use span::RequestSpan;
-pub use tracer::Tracer;
+pub use span::{RequestSpan, SpanCall};
+pub use tracer::{Tracer, random_instance_id};

@@ -1,19 +1,18 @@
 //! The spans of one request.
 
 use std::{
-    mem,
     sync::{Arc, LazyLock},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use opentelemetry::{
     Array, InstrumentationScope, KeyValue, StringValue, Value,
-    trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceState},
+    trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags},
 };
-use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
+use opentelemetry_sdk::trace::{IdGenerator as _, RandomIdGenerator, SpanData, SpanEvents, SpanLinks};
 use parking_lot::Mutex;
 
-use super::{context::SpanPlace, sink::SpanSink};
+use super::sink::SpanSink;
 use weir_limit::{Code, Request, Timestamp, Verdict};
 use weir_observe::{DecisionRecord, RecordedDecision, StoreWait};
 
@@ -37,25 +36,29 @@ pub(super) struct SpanOptions {
     pub(super) descriptor_values: bool,
 }
 
+/// What a request came by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SpanCall {
+pub enum SpanCall {
+    /// gRPC.
     Rpc,
+    /// A request at `/json`.
     Json,
+    /// The command of that name of Redis' protocol.
     Command(&'static str),
 }
 
 /// The span of a request that is decided now. A span that is dropped before it was ended was cancelled by its caller.
 #[derive(Debug)]
 pub struct RequestSpan {
-    place: SpanPlace,
+    context: SpanContext,
+    /// Invalid for the root of a trace.
+    parent: SpanId,
     call: SpanCall,
     options: SpanOptions,
     /// The wall clock, and the same instant on the clock that measures durations.
     begun: (Timestamp, Instant),
     record: DecisionRecord,
     decided: Mutex<Vec<KeyValue>>,
-    /// The id of the first child; the next ones follow.
-    children: u64,
     ended: Option<EndedSpan>,
     sink: Arc<SpanSink>,
 }
@@ -71,21 +74,21 @@ struct EndedSpan {
 
 impl RequestSpan {
     pub(super) fn new(
-        place: SpanPlace,
+        context: SpanContext,
+        parent: SpanId,
         call: SpanCall,
         now: Timestamp,
         options: SpanOptions,
-        children: u64,
         sink: Arc<SpanSink>,
     ) -> Self {
         Self {
-            place,
+            context,
+            parent,
             call,
             options,
             begun: (now, Instant::now()),
             record: DecisionRecord::default(),
             decided: Mutex::default(),
-            children,
             ended: None,
             sink,
         }
@@ -103,10 +106,12 @@ impl RequestSpan {
             Code::Ok => "OK",
             Code::OverLimit => "OVER_LIMIT",
         };
-        let mut attributes =
-            vec![text("weir.domain", bounded(request.domain)), text("weir.outcome", outcome)];
+        let mut attributes = vec![
+            KeyValue::new("weir.domain", bounded(request.domain).to_owned()),
+            KeyValue::new("weir.outcome", outcome),
+        ];
         if verdict.shadowed {
-            attributes.push(flag("weir.shadowed", true));
+            attributes.push(KeyValue::new("weir.shadowed", true));
         }
         if self.options.descriptor_values {
             attributes.push(list("weir.descriptors", descriptors(request)));
@@ -114,21 +119,9 @@ impl RequestSpan {
         *self.decided.lock() = attributes;
     }
 
-    /// Ends the span of a call that was answered with the gRPC `status`; `error` says why it failed.
-    pub fn end_rpc(mut self: Box<Self>, status: i32, error: Option<&str>) {
-        self.ended =
-            Some(EndedSpan { status: status.into(), error: error.map(|error| bounded(error).to_owned()) });
-    }
-
-    /// Ends the span of a request that was answered with the HTTP `status`; `error` says why it failed.
-    pub fn end_json(mut self: Box<Self>, status: u16, error: Option<&str>) {
-        self.ended =
-            Some(EndedSpan { status: status.into(), error: error.map(|error| bounded(error).to_owned()) });
-    }
-
-    /// Ends the span of a command of Redis' protocol; `error` says why it failed.
-    pub fn end_command(mut self: Box<Self>, error: Option<&str>) {
-        self.ended = Some(EndedSpan { status: 0, error: error.map(|error| bounded(error).to_owned()) });
+    /// Ends the span of a call that was answered with `status`, of gRPC or HTTP; `error` says why it failed.
+    pub fn end(mut self: Box<Self>, status: i64, error: Option<&str>) {
+        self.ended = Some(EndedSpan { status, error: error.map(|error| bounded(error).to_owned()) });
     }
 
     fn spans(&mut self) -> Vec<SpanData> {
@@ -139,32 +132,28 @@ impl RequestSpan {
             Some(ended) => ended.error.clone(),
             None => Some("cancelled by the caller".to_owned()),
         };
-        let parent = mem::take(&mut self.place.parent);
-        // one that OpenTelemetry does not accept is left out, as the specification asks
-        let state: TraceState =
-            parent.as_ref().and_then(|parent| parent.state.parse().ok()).unwrap_or_default();
         let mut spans = Vec::with_capacity(1 + recorded.waits.len());
         spans.push(SpanData {
-            parent_span_id: parent.as_ref().map_or(SpanId::INVALID, |parent| parent.span_id.into()),
-            parent_span_is_remote: parent.is_some(),
+            parent_span_id: self.parent,
+            parent_span_is_remote: self.parent != SpanId::INVALID,
             span_kind: SpanKind::Server,
             name: match self.call {
                 SpanCall::Rpc => RPC.into(),
                 SpanCall::Json => "POST /json".into(),
                 SpanCall::Command(name) => name.into(),
             },
-            status: error.map_or(Status::Unset, failed),
-            ..self.span(self.place.span_id, &state, self.begun.1, Instant::now())
+            status: error.map_or(Status::Unset, Status::error),
+            ..self.span(self.context.span_id(), self.begun.1, Instant::now())
         });
-        spans.extend(recorded.waits.iter().zip(0..).map(|(wait, i)| self.child(wait, &state, i)));
+        spans.extend(recorded.waits.iter().map(|wait| self.child(wait)));
         attributes.extend(decision_attributes(recorded));
         spans[0].attributes = attributes;
         spans
     }
 
-    fn child(&self, wait: &StoreWait, state: &TraceState, i: u64) -> SpanData {
+    fn child(&self, wait: &StoreWait) -> SpanData {
         SpanData {
-            parent_span_id: self.place.span_id.into(),
+            parent_span_id: self.context.span_id(),
             span_kind: SpanKind::Client,
             // as in envoyproxy/ratelimit
             name: match self.options.store {
@@ -173,27 +162,27 @@ impl RequestSpan {
                 _ => "Redis Pipeline Execution".into(),
             },
             attributes: vec![
-                text("db.system.name", self.options.store),
-                number("db.operation.batch.size", wait.commands.into()),
+                KeyValue::new("db.system.name", self.options.store),
+                KeyValue::new("db.operation.batch.size", i64::from(wait.commands)),
             ],
-            status: wait.error.map_or(Status::Unset, |error| failed(error.to_owned())),
-            ..self.span(self.children.wrapping_add(i).max(1), state, wait.begun, wait.ended)
+            status: wait.error.map_or(Status::Unset, Status::error),
+            ..self.span(RandomIdGenerator::default().new_span_id(), wait.begun, wait.ended)
         }
     }
 
     /// Returns a span of this trace with ids and times only.
-    fn span(&self, span_id: u64, state: &TraceState, begun: Instant, ended: Instant) -> SpanData {
+    fn span(&self, span_id: SpanId, begun: Instant, ended: Instant) -> SpanData {
         let at = |instant: Instant| -> SystemTime {
             let since = instant.saturating_duration_since(self.begun.1);
             UNIX_EPOCH + Duration::from_nanos(self.begun.0.as_nanos()) + since
         };
         SpanData {
             span_context: SpanContext::new(
-                self.place.trace_id.into(),
-                span_id.into(),
+                self.context.trace_id(),
+                span_id,
                 TraceFlags::SAMPLED,
                 false,
-                state.clone(),
+                self.context.trace_state().clone(),
             ),
             parent_span_id: SpanId::INVALID,
             parent_span_is_remote: false,
@@ -214,16 +203,20 @@ impl RequestSpan {
         let status = self.ended.as_ref().map(|ended| ended.status);
         match self.call {
             SpanCall::Rpc => vec![
-                text("rpc.system", "grpc"),
-                text("rpc.service", "envoy.service.ratelimit.v3.RateLimitService"),
-                text("rpc.method", "ShouldRateLimit"),
-                number("rpc.grpc.status_code", status.unwrap_or(CANCELLED.into())),
+                KeyValue::new("rpc.system", "grpc"),
+                KeyValue::new("rpc.service", "envoy.service.ratelimit.v3.RateLimitService"),
+                KeyValue::new("rpc.method", "ShouldRateLimit"),
+                KeyValue::new("rpc.grpc.status_code", status.unwrap_or(CANCELLED.into())),
             ],
-            SpanCall::Command(name) => vec![text("rpc.system", "resp"), text("rpc.method", name)],
-            SpanCall::Json => [text("http.request.method", "POST"), text("http.route", "/json")]
-                .into_iter()
-                .chain(status.map(|status| number("http.response.status_code", status)))
-                .collect(),
+            SpanCall::Command(name) => {
+                vec![KeyValue::new("rpc.system", "resp"), KeyValue::new("rpc.method", name)]
+            }
+            SpanCall::Json => {
+                [KeyValue::new("http.request.method", "POST"), KeyValue::new("http.route", "/json")]
+                    .into_iter()
+                    .chain(status.map(|status| KeyValue::new("http.response.status_code", status)))
+                    .collect()
+            }
         }
     }
 }
@@ -245,17 +238,17 @@ fn decision_attributes(recorded: RecordedDecision) -> Vec<KeyValue> {
     let modes = if modes.is_empty() { vec!["local"] } else { modes };
     let mut attributes = vec![
         list("weir.rules", rules),
-        number("weir.hits", hits),
+        KeyValue::new("weir.hits", hits),
         list("weir.coordination", modes.into_iter().map(str::to_owned).collect()),
-        flag("weir.store.waited", !waits.is_empty()),
+        KeyValue::new("weir.store.waited", !waits.is_empty()),
     ];
     if !rules_over.is_empty() {
         attributes.push(list("weir.rules_over_limit", rules_over));
         let reason = if rejected_by_fallback { "store" } else { "limit" };
-        attributes.push(text("weir.rejection.reason", reason));
+        attributes.push(KeyValue::new("weir.rejection.reason", reason));
     }
     if fallback {
-        attributes.push(flag("weir.store.fallback", true));
+        attributes.push(KeyValue::new("weir.store.fallback", true));
     }
     attributes
 }
@@ -287,22 +280,6 @@ fn descriptors(request: &Request<'_>) -> Vec<String> {
 
 fn bounded(text: &str) -> &str {
     &text[..text.floor_char_boundary(MAX_TEXT)]
-}
-
-fn failed(message: String) -> Status {
-    Status::error(message)
-}
-
-fn text(key: &'static str, value: &str) -> KeyValue {
-    KeyValue::new(key, value.to_owned())
-}
-
-fn number(key: &'static str, value: i64) -> KeyValue {
-    KeyValue::new(key, value)
-}
-
-fn flag(key: &'static str, value: bool) -> KeyValue {
-    KeyValue::new(key, value)
 }
 
 fn list(key: &'static str, values: Vec<String>) -> KeyValue {

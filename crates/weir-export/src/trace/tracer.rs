@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
+use opentelemetry::trace::{SpanContext, SpanId, SpanKind, TraceFlags, TraceId, TraceState};
+use opentelemetry_sdk::trace::{
+    IdGenerator as _, RandomIdGenerator, Sampler, SamplingDecision, ShouldSample as _,
+};
 
 use super::{
-    context::{Parent, SpanPlace, parent},
-    sampling::Sampling,
+    context::parent,
     settings::TraceSettings,
     sink::SpanSink,
     span::{RequestSpan, SpanCall, SpanOptions},
@@ -16,7 +19,8 @@ use weir_limit::Timestamp;
 /// Makes the spans of requests.
 #[derive(Debug)]
 pub struct Tracer {
-    sampling: Sampling,
+    sampler: Sampler,
+    ids: RandomIdGenerator,
     options: SpanOptions,
     sink: Arc<SpanSink>,
 }
@@ -26,35 +30,64 @@ pub struct Tracer {
 impl Tracer {
     pub(super) fn new(settings: &TraceSettings, sink: SpanSink) -> Self {
         let options = SpanOptions { store: settings.store, descriptor_values: settings.descriptor_values };
-        Self { sampling: Sampling::new(settings.sampling_rate), options, sink: Arc::new(sink) }
+        let sampler = Sampler::TraceIdRatioBased(settings.sampling_rate);
+        Self { sampler, ids: RandomIdGenerator::default(), options, sink: Arc::new(sink) }
     }
 
-    /// Begins a call's span. None if it is not sampled: the caller decides that, or without a parent the sampling rate.
+    /// Begins the span of `call`, whose `headers` may name a parent. None if it is not sampled: the caller decides that,
+    /// or without a parent the sampling rate.
     #[must_use]
-    pub fn start_rpc(&self, headers: &HeaderMap, now: Timestamp) -> Option<Box<RequestSpan>> {
-        self.start(parent(headers), now, SpanCall::Rpc)
-    }
-
-    /// Begins the span of a request at `/json`, like [`Tracer::start_rpc`].
-    #[must_use]
-    pub fn start_json(&self, headers: &HeaderMap, now: Timestamp) -> Option<Box<RequestSpan>> {
-        self.start(parent(headers), now, SpanCall::Json)
-    }
-
-    /// Begins the span of the command `name` of Redis' protocol, which has no parent, like [`Tracer::start_rpc`].
-    #[must_use]
-    pub fn start_command(&self, name: &'static str, now: Timestamp) -> Option<Box<RequestSpan>> {
-        self.start(None, now, SpanCall::Command(name))
-    }
-
-    fn start(&self, parent: Option<Parent>, now: Timestamp, call: SpanCall) -> Option<Box<RequestSpan>> {
-        let trace_id = match &parent {
-            Some(parent) => parent.sampled.then_some(parent.trace_id)?,
-            None => self.sampling.trace()?,
+    pub fn start(
+        &self,
+        call: SpanCall,
+        headers: Option<&HeaderMap>,
+        now: Timestamp,
+    ) -> Option<Box<RequestSpan>> {
+        let (trace_id, parent, state) = match headers.and_then(parent) {
+            Some(parent) if !parent.is_sampled() => return None,
+            Some(parent) => (parent.trace_id(), parent.span_id(), parent.trace_state().clone()),
+            None => (new_trace(&self.sampler, &self.ids)?, SpanId::INVALID, TraceState::NONE),
         };
-        let place = SpanPlace { trace_id, span_id: self.sampling.id(), parent };
-        // only a request with a few waits uses more ids
-        let children = self.sampling.id();
-        Some(Box::new(RequestSpan::new(place, call, now, self.options, children, Arc::clone(&self.sink))))
+        let context = SpanContext::new(trace_id, self.ids.new_span_id(), TraceFlags::SAMPLED, false, state);
+        Some(Box::new(RequestSpan::new(context, parent, call, now, self.options, Arc::clone(&self.sink))))
+    }
+}
+
+/// Returns the id of a new trace, if it is sampled.
+fn new_trace(sampler: &Sampler, ids: &RandomIdGenerator) -> Option<TraceId> {
+    let id = ids.new_trace_id();
+    let sampled = sampler.should_sample(None, id, "", &SpanKind::Server, &[], &[]);
+    (sampled.decision == SamplingDecision::RecordAndSample).then_some(id)
+}
+
+/// Returns a random UUID, version 4, as text.
+#[must_use]
+pub fn random_instance_id() -> String {
+    let id = RandomIdGenerator::default().new_trace_id().to_string();
+    format!("{}-{}-4{}-a{}-{}", &id[..8], &id[8..12], &id[13..16], &id[17..20], &id[20..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ratio_of_traces_is_sampled() {
+        for (rate, least, most) in
+            [(0.0, 0, 0), (0.25, 2_200, 2_800), (0.5, 4_700, 5_300), (1.0, 10_000, 10_000)]
+        {
+            let (sampler, ids) = (Sampler::TraceIdRatioBased(rate), RandomIdGenerator::default());
+            let sampled = (0..10_000).filter(|_| new_trace(&sampler, &ids).is_some()).count();
+            assert!((least..=most).contains(&sampled), "{rate}: {sampled}");
+        }
+    }
+
+    #[test]
+    fn an_instance_id_is_a_uuid() {
+        let id = random_instance_id();
+        let lengths: Vec<_> = id.split('-').map(str::len).collect();
+        assert_eq!(lengths, [8, 4, 4, 4, 12], "{id}");
+        assert!(id.as_bytes()[14] == b'4' && b"89ab".contains(&id.as_bytes()[19]), "{id}");
+        assert_ne!(id, random_instance_id());
     }
 }

@@ -28,7 +28,7 @@ use crate::{
     headers::ResponseHeaders,
     log,
 };
-use weir_export::trace::{RequestSpan, Tracer};
+use weir_export::trace::{RequestSpan, SpanCall, Tracer};
 use weir_limit::{self as limit, Timestamp};
 use weir_limiter::Limiter;
 use weir_observe::{MethodStats, Stats};
@@ -99,7 +99,8 @@ impl<S: Store> Service<S> {
         account: &Arc<ConnectionAccount>,
         arrival: Duration,
     ) -> Result<Bytes, Status> {
-        let span = self.tracer.as_ref().and_then(|tracer| tracer.start_rpc(call.headers(), now));
+        let span =
+            self.tracer.as_ref().and_then(|tracer| tracer.start(SpanCall::Rpc, Some(call.headers()), now));
         let response = async {
             let mut wait = call_headers::longest_wait(call.headers())?;
             let (read, now) = {
@@ -129,7 +130,7 @@ impl<S: Store> Service<S> {
         .await;
         if let Some(span) = span {
             let failed = response.as_ref().err();
-            span.end_rpc(failed.map_or(0, |status| status.code().into()), failed.map(Status::message));
+            span.end(failed.map_or(0, |status| i32::from(status.code()).into()), failed.map(Status::message));
         }
         response
     }

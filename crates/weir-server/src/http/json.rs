@@ -19,7 +19,7 @@ use crate::{
     conversion::{self, ConversionError, response},
     log,
 };
-use weir_export::trace::RequestSpan;
+use weir_export::trace::{RequestSpan, SpanCall};
 use weir_limiter::LimitError;
 use weir_observe::{MethodStats, throttle::Throttle};
 use weir_proto::{
@@ -75,13 +75,14 @@ pub(super) async fn decide<S: Store>(
     let _call = api.calls.begin();
     let turns = Arc::clone(&api.turns);
     let tracer = api.context.tracer.as_ref();
-    let span = tracer.and_then(|tracer| tracer.start_json(request.headers(), api.context.clock.now()));
+    let now = api.context.clock.now();
+    let span = tracer.and_then(|tracer| tracer.start(SpanCall::Json, Some(request.headers()), now));
     let (body, hold) = match client.read(request.into_body()).await {
         Ok(read) => read,
         Err(error) => {
             let response = error.into_response();
             if let Some(span) = span {
-                span.end_json(response.status().as_u16(), Some("the body cannot be read"));
+                span.end(response.status().as_u16().into(), Some("the body cannot be read"));
             }
             return response;
         }
@@ -171,7 +172,7 @@ impl<S: Store> JsonApi<S> {
             Ok(response) => {
                 let response = self.encode(&response);
                 if let Some(span) = span {
-                    span.end_json(response.status().as_u16(), None);
+                    span.end(response.status().as_u16().into(), None);
                 }
                 response
             }
@@ -181,7 +182,7 @@ impl<S: Store> JsonApi<S> {
                 }
                 let (status, error) = (error.status(), error.to_string());
                 if let Some(span) = span {
-                    span.end_json(status.as_u16(), Some(&error));
+                    span.end(status.as_u16().into(), Some(&error));
                 }
                 if let Some(suppressed) = self.failures.admit(Instant::now()) {
                     let error = log::bounded(&error);

@@ -13,7 +13,7 @@ use crate::{
         service::Service,
     },
 };
-use weir_export::trace::RequestSpan;
+use weir_export::trace::{RequestSpan, SpanCall};
 use weir_limit::{Code, Descriptor, Entry, GiveBack, Hits, Request, Timestamp, Verdict};
 use weir_store::{Store, TakeOptions};
 
@@ -29,13 +29,13 @@ pub(super) async fn carry_out<S: Store>(
     replies: &mut CommandReplies,
 ) {
     let tracer = service.tracer.as_ref();
-    let span = tracer.and_then(|tracer| tracer.start_command(command.name(), now));
+    let span = tracer.and_then(|tracer| tracer.start(SpanCall::Command(command.name()), None, now));
     let refused = decide(service, command, arguments, now, span.as_deref(), replies).await.err();
     if let Some(error) = &refused {
         replies.error(&format!("ERR {error}"));
     }
     if let Some(span) = span {
-        span.end_command(refused.as_deref());
+        span.end(0, refused.as_deref());
     }
 }
 
