@@ -7,7 +7,7 @@ use std::{
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
-use weir_config::{ConfigError, ConfigErrors, ConfigWarning, DisplayOrigin, Loaded};
+use weir_config::{ConfigErrors, DisplayOrigin, Finding, Loaded};
 use weir_limit::{Origin, RuleNode};
 
 use super::lines::{write_json, write_line};
@@ -64,8 +64,7 @@ pub fn check(
 }
 
 fn deny_warnings(found: ConfigErrors) -> ConfigErrors {
-    let ConfigErrors { mut errors, warnings } = found;
-    errors.extend(warnings.into_iter().map(|ConfigWarning { at, message }| ConfigError { at, message }));
+    let mut errors = [found.errors, found.warnings].concat();
     errors.sort_by(|a, b| place(&a.at).cmp(&place(&b.at)));
     ConfigErrors { errors, warnings: Vec::new() }
 }
@@ -99,10 +98,9 @@ fn write_text(
 
 /// Invalid rules are not counted: their counts are null.
 fn as_json(counts: Option<&CheckCounts>, found: &ConfigErrors) -> Value {
-    let finding = |at: &Origin, message: &str| json!({ "file": &*at.file, "line": at.line, "column": at.column, "message": message });
-    let errors: Vec<_> = found.errors.iter().map(|error| finding(&error.at, &error.message)).collect();
-    let warnings: Vec<_> =
-        found.warnings.iter().map(|warning| finding(&warning.at, &warning.message)).collect();
+    let finding = |Finding { at, message }: &Finding| json!({ "file": &*at.file, "line": at.line, "column": at.column, "message": message });
+    let errors: Vec<_> = found.errors.iter().map(finding).collect();
+    let warnings: Vec<_> = found.warnings.iter().map(finding).collect();
     json!({
         "ok": errors.is_empty(),
         "files": counts.map(|counts| counts.files),
@@ -115,14 +113,14 @@ fn as_json(counts: Option<&CheckCounts>, found: &ConfigErrors) -> Value {
 
 /// Writes the findings in the format of compilers.
 pub(super) fn write_findings(
-    errors: &[ConfigError],
-    warnings: &[ConfigWarning],
+    errors: &[Finding],
+    warnings: &[Finding],
     out: &mut impl Write,
 ) -> io::Result<()> {
-    for ConfigError { at, message } in errors {
+    for Finding { at, message } in errors {
         write_line!(out, "{}: error: {message}", DisplayOrigin(at))?;
     }
-    for ConfigWarning { at, message } in warnings {
+    for Finding { at, message } in warnings {
         write_line!(out, "{}: warning: {message}", DisplayOrigin(at))?;
     }
     Ok(())

@@ -44,7 +44,7 @@ fn reject_duplicates(domains: &[Domain]) -> Result<(), ConfigErrors> {
     let mut seen = HashSet::new();
     let again = domains.iter().filter(|domain| !seen.insert(&domain.name));
     let errors: Vec<_> = again
-        .map(|domain| config::ConfigError {
+        .map(|domain| config::Finding {
             at: domain.nodes.first().map(|node| node.origin.clone()).unwrap_or_default(),
             message: format!(
                 "the domain '{}' has rules of another source, too: write them in one",
@@ -58,7 +58,7 @@ fn reject_duplicates(domains: &[Domain]) -> Result<(), ConfigErrors> {
 #[cfg(not(feature = "dns"))]
 fn reject_names(domains: &[Domain]) -> Result<(), ConfigErrors> {
     let names = domains.iter().flat_map(|domain| config::names_of_instances(&domain.nodes));
-    let errors = names.map(|(name, at)| config::ConfigError {
+    let errors = names.map(|(name, at)| config::Finding {
         at,
         message: format!(
             "'instances: dns://{name}' needs the crate's feature 'dns', by which names are looked up; enable it, or \

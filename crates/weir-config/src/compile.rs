@@ -4,7 +4,7 @@ use std::{collections::HashSet, sync::Arc};
 
 use super::{
     checks::{duplicates, foreign},
-    error::FileReport,
+    error::ConfigReport,
     fields::{Field, Fields},
     keys::KeyLevel,
     metadata, rate_limit,
@@ -27,13 +27,13 @@ pub(super) struct Declared {
 }
 
 struct Walk<'r> {
-    report: &'r mut FileReport,
+    report: &'r mut ConfigReport,
     /// The domain and the composite keys of the enclosing descriptors.
     path: Vec<String>,
     path_bytes: usize,
 }
 
-pub(super) fn compile(root: &YamlNode, report: &mut FileReport) -> Option<Declared> {
+pub(super) fn compile(root: &YamlNode, report: &mut ConfigReport) -> Option<Declared> {
     let no_domain = "config file cannot have empty domain";
     if root.is_null() {
         report.error(YamlPosition::default(), no_domain);

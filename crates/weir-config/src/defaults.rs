@@ -11,7 +11,7 @@
 use std::{path::Path, sync::Arc};
 
 use super::{
-    error::{ConfigErrors, ErrorReport, FileReport},
+    error::{ConfigErrors, ConfigReport},
     fields::Fields,
     keys::KeyLevel,
     load::read_file,
@@ -49,7 +49,8 @@ impl RuleDefaults {
     /// Sets only the algorithm, for every domain. None if no algorithm has that `name`.
     #[must_use]
     pub fn of_algorithm(name: &str) -> Option<Self> {
-        let all = DefaultFields { algorithm: Some(LimitKind::parse(name)?), ..DefaultFields::default() };
+        let (_, kind) = LimitKind::NAMES.into_iter().find(|(known, _)| *known == name)?;
+        let all = DefaultFields { algorithm: Some(kind), ..DefaultFields::default() };
         Some(Self { all, domains: Vec::new() })
     }
 
@@ -59,10 +60,8 @@ impl RuleDefaults {
     ///
     /// All errors of the file.
     pub fn with_file(&self, path: &Path) -> Result<Self, ConfigErrors> {
-        let mut report = ErrorReport::default();
-        let mut file = FileReport::new(path.display().to_string().into());
-        let read = read_file(path, &mut file).map(|text| read(&text, &mut file)).unwrap_or_default();
-        file.finish(&mut report);
+        let mut report = ConfigReport::of_file(&path.display().to_string());
+        let read = read_file(path, &mut report).map(|text| read(&text, &mut report)).unwrap_or_default();
         report.finish().map(|_| Self { all: read.all.or(&self.all), domains: read.domains })
     }
 
@@ -83,7 +82,7 @@ impl RuleDefaults {
     }
 }
 
-fn read(text: &str, report: &mut FileReport) -> RuleDefaults {
+fn read(text: &str, report: &mut ConfigReport) -> RuleDefaults {
     let unreadable = "error loading defaults";
     let mut document = yaml::parse(text);
     // no other program reads this file, so nothing has to be tolerated
@@ -100,7 +99,7 @@ fn read(text: &str, report: &mut FileReport) -> RuleDefaults {
     RuleDefaults { all, domains: nodes.into_iter().filter_map(|node| domain(node, report)).collect() }
 }
 
-fn domain(node: &YamlNode, report: &mut FileReport) -> Option<(Pattern, DefaultFields)> {
+fn domain(node: &YamlNode, report: &mut ConfigReport) -> Option<(Pattern, DefaultFields)> {
     let fields = Fields::new(node, KeyLevel::DomainDefaults, "a domain", report)?;
     let defaults = DefaultFields::read(&fields, report);
     let name = fields.text("domain", report);
@@ -113,7 +112,7 @@ fn domain(node: &YamlNode, report: &mut FileReport) -> Option<(Pattern, DefaultF
 // === impl DefaultFields ===
 
 impl DefaultFields {
-    fn read(fields: &Fields<'_>, report: &mut FileReport) -> Self {
+    fn read(fields: &Fields<'_>, report: &mut ConfigReport) -> Self {
         let algorithm = tier::kind(fields, report);
         Self {
             algorithm,
@@ -295,7 +294,7 @@ mod tests {
         for (text, expected) in [
             (&*many, ": a limit has at most 64 tiers, and this one has 65"),
             ("shadow: {requests: 5}", "defaults.yaml:1:10: 'requests' requires 'per'"),
-            ("share: {borrow: fair}", "defaults.yaml:1:17: unknown 'borrow: fair'"),
+            ("share: {borrow: fair}", "defaults.yaml:1:17: unknown borrow 'fair'"),
             ("algorithm: leaky", "defaults.yaml:1:12: unknown algorithm 'leaky'"),
             ("domains:\n- coordination: lease", "defaults.yaml:2:3: the domain's name is missing"),
             ("algoritm: fixed_window", "unknown key 'algoritm': did you mean 'algorithm'?"),

@@ -20,21 +20,12 @@ const MAX_TEXT_OF_LOAD: usize = 256 << 10;
 
 const MAX_MESSAGE: usize = 2_000;
 
-/// An error in a rule file, which keeps all files from being used.
+/// An error in a rule file, which keeps all files from being used; or valid content that is probably a mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigError {
+pub struct Finding {
     /// The place; line 0 stands for the whole file.
     pub at: Origin,
-    /// The error and the valid content, in lower case, without a full stop.
-    pub message: String,
-}
-
-/// Valid content of a rule file that is probably a mistake.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigWarning {
-    /// The place; line 0 stands for the whole file.
-    pub at: Origin,
-    /// The probable mistake, in lower case, without a full stop.
+    /// What is wrong and what would be right, in lower case, without a full stop.
     pub message: String,
 }
 
@@ -42,47 +33,33 @@ pub struct ConfigWarning {
 #[derive(Clone, Debug)]
 pub struct ConfigErrors {
     /// The errors, at least one, by file and place.
-    pub errors: Vec<ConfigError>,
+    pub errors: Vec<Finding>,
     /// The warnings, by file and place.
-    pub warnings: Vec<ConfigWarning>,
+    pub warnings: Vec<Finding>,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct ErrorReport {
+/// Collects the findings of one file, or of all files of a load.
+#[derive(Debug)]
+pub(super) struct ConfigReport {
+    file: Arc<str>,
     errors: Findings,
     warnings: Findings,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Findings {
-    reported: Vec<(Origin, String)>,
+    max: usize,
+    reported: Vec<Finding>,
     /// The bytes of the texts.
     text: usize,
     omitted: usize,
     first_omitted: Option<Origin>,
 }
 
-#[derive(Debug)]
-pub(super) struct FileReport {
-    file: Arc<str>,
-    errors: Findings,
-    warnings: Findings,
-}
-
-// === impl ConfigError ===
+// === impl Finding ===
 
 /// `file:line:column: message`, on one line.
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(Escaped(f), "{}: {}", DisplayOrigin(&self.at), self.message)
-    }
-}
-
-impl std::error::Error for ConfigError {}
-
-// === impl ConfigWarning ===
-
-impl fmt::Display for ConfigWarning {
+impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(Escaped(f), "{}: {}", DisplayOrigin(&self.at), self.message)
     }
@@ -114,91 +91,17 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-// === impl ErrorReport ===
+// === impl ConfigReport ===
 
-impl ErrorReport {
-    pub(super) fn error(&mut self, at: Origin, message: String) {
-        self.error_with(at, || message);
+impl ConfigReport {
+    pub(super) fn of_file(name: &str) -> Self {
+        let findings = || Findings::new(MAX_FINDINGS);
+        Self { file: name.into(), errors: findings(), warnings: findings() }
     }
 
-    /// `message` is called only if it is reported, since a load may have millions of errors.
-    pub(super) fn error_with(&mut self, at: Origin, message: impl FnOnce() -> String) {
-        self.errors.add(MAX_FINDINGS_OF_LOAD, at, message);
-    }
-
-    pub(super) fn warn(&mut self, at: Origin, message: String) {
-        self.warn_with(at, || message);
-    }
-
-    pub(super) fn warn_with(&mut self, at: Origin, message: impl FnOnce() -> String) {
-        self.warnings.add(MAX_FINDINGS_OF_LOAD, at, message);
-    }
-
-    pub(super) fn has_errors(&self) -> bool {
-        !self.errors.reported.is_empty()
-    }
-
-    /// The warnings, or all findings if there is an error, by file and place. A last one tells how many are left out.
-    pub(super) fn finish(self) -> Result<Vec<ConfigWarning>, ConfigErrors> {
-        let (errors, warnings) = (self.errors.finish("errors"), self.warnings.finish("warnings"));
-        let warnings: Vec<_> =
-            warnings.into_iter().map(|(at, message)| ConfigWarning { at, message }).collect();
-        if errors.is_empty() {
-            Ok(warnings)
-        } else {
-            let errors = errors.into_iter().map(|(at, message)| ConfigError { at, message }).collect();
-            Err(ConfigErrors { errors, warnings })
-        }
-    }
-}
-
-// === impl Findings ===
-
-impl Findings {
-    fn add(&mut self, max: usize, at: Origin, message: impl FnOnce() -> String) {
-        if self.reported.len() >= max || self.text > MAX_TEXT_OF_LOAD {
-            self.omitted += 1;
-            self.first_omitted.get_or_insert(at);
-            return;
-        }
-        let mut message = message();
-        if message.len() > MAX_MESSAGE {
-            message = shortened(&message, MAX_MESSAGE).into_owned();
-        }
-        self.text += at.file.len() + message.len();
-        self.reported.push((at, message));
-    }
-
-    /// Appends in the order of places. Findings that an alias repeats are added once.
-    fn append(&mut self, mut more: Self, what: &str) {
-        more.reported.sort_by_key(|(at, _)| (at.line, at.column));
-        more.reported.dedup();
-        for (at, message) in more.reported {
-            self.add(MAX_FINDINGS_OF_LOAD, at, || message);
-        }
-        if let Some(at) = more.first_omitted {
-            self.add(MAX_FINDINGS_OF_LOAD, at, || omitted(more.omitted, what));
-        }
-    }
-
-    fn finish(mut self, what: &str) -> Vec<(Origin, String)> {
-        self.reported.sort_by_cached_key(|(at, _)| (Arc::clone(&at.file), at.line, at.column));
-        if let Some(at) = self.first_omitted {
-            self.reported.push((at, omitted(self.omitted, what)));
-        }
-        self.reported
-    }
-}
-
-fn omitted(count: usize, what: &str) -> String {
-    format!("and {count} more {what}, starting here")
-}
-
-// === impl FileReport ===
-
-impl FileReport {
-    pub(super) fn new(file: Arc<str>) -> Self {
-        Self { file, errors: Findings::default(), warnings: Findings::default() }
+    pub(super) fn of_load() -> Self {
+        let findings = || Findings::new(MAX_FINDINGS_OF_LOAD);
+        Self { file: "".into(), errors: findings(), warnings: findings() }
     }
 
     pub(super) fn origin(&self, at: YamlPosition) -> Origin {
@@ -209,8 +112,25 @@ impl FileReport {
         self.error_with(at, || message.into());
     }
 
+    /// `message` is called only if it is reported, since a load may have millions of errors.
     pub(super) fn error_with(&mut self, at: YamlPosition, message: impl FnOnce() -> String) {
-        self.errors.add(MAX_FINDINGS, self.origin(at), message);
+        self.errors.add(self.origin(at), message);
+    }
+
+    pub(super) fn error_at(&mut self, at: Origin, message: impl FnOnce() -> String) {
+        self.errors.add(at, message);
+    }
+
+    pub(super) fn warn(&mut self, at: YamlPosition, message: impl Into<String>) {
+        self.warn_with(at, || message.into());
+    }
+
+    pub(super) fn warn_with(&mut self, at: YamlPosition, message: impl FnOnce() -> String) {
+        self.warnings.add(self.origin(at), message);
+    }
+
+    pub(super) fn warn_at(&mut self, at: Origin, message: impl FnOnce() -> String) {
+        self.warnings.add(at, message);
     }
 
     /// None if `document` has a fault, whose error begins with `start`.
@@ -222,17 +142,54 @@ impl FileReport {
         document.root.map_err(report).ok()
     }
 
-    pub(super) fn warn(&mut self, at: YamlPosition, message: impl Into<String>) {
-        self.warn_with(at, || message.into());
-    }
-
-    pub(super) fn warn_with(&mut self, at: YamlPosition, message: impl FnOnce() -> String) {
-        self.warnings.add(MAX_FINDINGS, self.origin(at), message);
+    pub(super) fn has_errors(&self) -> bool {
+        !self.errors.reported.is_empty()
     }
 
     /// The number of warnings that are left out is not told.
-    pub(super) fn finish(self, report: &mut ErrorReport) {
-        report.errors.append(self.errors, "errors");
-        report.warnings.append(Findings { first_omitted: None, ..self.warnings }, "warnings");
+    pub(super) fn add(&mut self, file: Self) {
+        for Finding { at, message } in file.errors.finish("errors") {
+            self.errors.add(at, || message);
+        }
+        for Finding { at, message } in (Findings { first_omitted: None, ..file.warnings }).finish("warnings")
+        {
+            self.warnings.add(at, || message);
+        }
+    }
+
+    /// The warnings, or all findings if there is an error, by file and place. A last one tells how many are left out.
+    pub(super) fn finish(self) -> Result<Vec<Finding>, ConfigErrors> {
+        let (errors, warnings) = (self.errors.finish("errors"), self.warnings.finish("warnings"));
+        if errors.is_empty() { Ok(warnings) } else { Err(ConfigErrors { errors, warnings }) }
+    }
+}
+
+// === impl Findings ===
+
+impl Findings {
+    fn new(max: usize) -> Self {
+        Self { max, reported: Vec::new(), text: 0, omitted: 0, first_omitted: None }
+    }
+
+    fn add(&mut self, at: Origin, message: impl FnOnce() -> String) {
+        if self.reported.len() >= self.max || self.text > MAX_TEXT_OF_LOAD {
+            self.omitted += 1;
+            self.first_omitted.get_or_insert(at);
+            return;
+        }
+        let message = shortened(&message(), MAX_MESSAGE).into_owned();
+        self.text += at.file.len() + message.len();
+        self.reported.push(Finding { at, message });
+    }
+
+    /// Those that an alias repeats are there once.
+    fn finish(mut self, what: &str) -> Vec<Finding> {
+        self.reported.sort_by_cached_key(|Finding { at, .. }| (Arc::clone(&at.file), at.line, at.column));
+        self.reported.dedup();
+        if let Some(at) = self.first_omitted {
+            let message = format!("and {} more {what}, starting here", self.omitted);
+            self.reported.push(Finding { at, message });
+        }
+        self.reported
     }
 }

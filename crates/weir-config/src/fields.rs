@@ -1,14 +1,11 @@
 //! Typed access to the entries of one mapping, with an error for each value of another type.
 
-use std::{ops::RangeInclusive, rc::Rc};
+use std::{borrow::Cow, ops::RangeInclusive, rc::Rc};
 
-use super::scalar::brief;
 use super::{
-    checks::misplaced,
-    error::FileReport,
-    go_format::{not_a_map, not_text},
+    error::ConfigReport,
     keys::KeyLevel,
-    scalar::{Meaning, Scalar},
+    scalar::{Meaning, Scalar, brief},
     yaml::{Value, YamlNode, YamlPosition},
 };
 use weir_observe::spelling;
@@ -35,10 +32,10 @@ impl<'n> Fields<'n> {
         node: &'n YamlNode,
         level: KeyLevel,
         name: &str,
-        report: &mut FileReport,
+        report: &mut ConfigReport,
     ) -> Option<Self> {
         let Value::Map(entries) = &node.value else {
-            let (right, kind) = (level.keys().join(", "), node.kind());
+            let (right, kind) = (level.list(), node.kind());
             report.error(
                 node.at,
                 format!("error loading config file: {name} must be a mapping of {right}, not {kind}"),
@@ -48,9 +45,16 @@ impl<'n> Fields<'n> {
         let mut has_unknown = false;
         for (key, value) in entries {
             match key.scalar().filter(|scalar| scalar.meaning() == Meaning::Text).map(Scalar::text) {
-                None => report.error_with(key.at, || not_text(key)),
-                Some(name) if level.keys().contains(&name) => {}
-                Some(name) if level.ignores(name) => misplaced::check(level, key, name, value, report),
+                None => report.error_with(key.at, || {
+                    format!("config error, key is not of type string: {}", shown(key))
+                }),
+                Some(name) if level.keys().any(|key| key == name) => {}
+                // Envoy Gateway writes a `name` beside `domain`
+                Some(name) if level.ignores(name) => {
+                    if !value.is_null() && (level, name) != (KeyLevel::Root, "name") {
+                        report.warn_with(key.at, || level.misplaced(name));
+                    }
+                }
                 Some(name) => {
                     has_unknown = true;
                     report.error_with(key.at, || level.unknown(name));
@@ -79,7 +83,7 @@ impl<'n> Fields<'n> {
     }
 
     /// None if it is empty. A number or boolean is text as spelled.
-    pub(super) fn text(&self, key: &str, report: &mut FileReport) -> Option<Field<&'n str>> {
+    pub(super) fn text(&self, key: &str, report: &mut ConfigReport) -> Option<Field<&'n str>> {
         let field = self.get(key)?;
         let Some(scalar) = field.value.scalar() else {
             report.error(field.at, wrong(key, "text", field.value));
@@ -88,11 +92,32 @@ impl<'n> Fields<'n> {
         (!scalar.text().is_empty()).then(|| field.with(scalar.text()))
     }
 
-    pub(super) fn flag(&self, key: &str, report: &mut FileReport) -> bool {
+    /// One of `choices`, by its name.
+    pub(super) fn choice<T: Copy>(
+        &self,
+        key: &str,
+        choices: &[(&str, T)],
+        report: &mut ConfigReport,
+    ) -> Option<T> {
+        let text = self.text(key, report)?;
+        let found = choices.iter().find(|(name, _)| *name == text.value).map(|(_, value)| *value);
+        if found.is_none() {
+            let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+            let hint = spelling::nearest(text.value, names.iter().copied());
+            let hint = hint.map(|name| format!("; did you mean '{name}'?")).unwrap_or_default();
+            let written = brief(text.value);
+            let (last, others) = names.split_last().unwrap_or((&"", &[]));
+            let right = format!("{} or {last}", others.join(", "));
+            report.error(text.at, format!("unknown {key} '{written}'; write {right}{hint}"));
+        }
+        found
+    }
+
+    pub(super) fn flag(&self, key: &str, report: &mut ConfigReport) -> bool {
         self.flag_or(key, false, report)
     }
 
-    pub(super) fn flag_or(&self, key: &str, absent: bool, report: &mut FileReport) -> bool {
+    pub(super) fn flag_or(&self, key: &str, absent: bool, report: &mut ConfigReport) -> bool {
         let Some(field) = self.get(key) else {
             return absent;
         };
@@ -103,7 +128,7 @@ impl<'n> Fields<'n> {
         absent
     }
 
-    pub(super) fn count(&self, key: &str, least: u32, report: &mut FileReport) -> Option<Field<u32>> {
+    pub(super) fn count(&self, key: &str, least: u32, report: &mut ConfigReport) -> Option<Field<u32>> {
         self.count_in(key, least..=u32::MAX, report)
     }
 
@@ -111,7 +136,7 @@ impl<'n> Fields<'n> {
         &self,
         key: &str,
         range: RangeInclusive<u32>,
-        report: &mut FileReport,
+        report: &mut ConfigReport,
     ) -> Option<Field<u32>> {
         let field = self.get(key)?;
         let scalar = field.value.scalar();
@@ -135,7 +160,7 @@ impl<'n> Fields<'n> {
         Some(field.with(count))
     }
 
-    pub(super) fn list(&self, key: &str, report: &mut FileReport) -> &'n [Rc<YamlNode>] {
+    pub(super) fn list(&self, key: &str, report: &mut ConfigReport) -> &'n [Rc<YamlNode>] {
         let Some(field) = self.get(key) else {
             return &[];
         };
@@ -149,11 +174,13 @@ impl<'n> Fields<'n> {
     pub(super) fn maps(
         &self,
         key: &str,
-        report: &mut FileReport,
+        report: &mut ConfigReport,
     ) -> impl Iterator<Item = &'n YamlNode> + use<'n> {
         let items = self.list(key, report);
         for item in items.iter().filter(|item| !matches!(item.value, Value::Map(_))) {
-            report.error_with(item.at, || not_a_map(item));
+            report.error_with(item.at, || {
+                format!("config error, yaml file contains list of type other than map: {}", shown(item))
+            });
         }
         items.iter().map(|item| &**item).filter(|item| matches!(item.value, Value::Map(_)))
     }
@@ -167,26 +194,15 @@ impl<T> Field<T> {
     }
 }
 
-pub(super) fn choice<T: Copy>(
-    fields: &Fields<'_>,
-    key: &str,
-    choices: &[(&str, T)],
-    report: &mut FileReport,
-) -> Option<T> {
-    let text = fields.text(key, report)?;
-    let found = choices.iter().find(|(name, _)| *name == text.value).map(|(_, value)| *value);
-    if found.is_none() {
-        let names = || choices.iter().map(|(name, _)| *name);
-        let hint = spelling::nearest(text.value, names()).map(|name| format!("; did you mean '{name}'?"));
-        let right = names().collect::<Vec<_>>().join(" or ");
-        let written = brief(text.value);
-        report
-            .error(text.at, format!("invalid {key} '{written}': write {right}{}", hint.unwrap_or_default()));
+/// A scalar as it is written, or what else it is.
+fn shown(node: &YamlNode) -> Cow<'_, str> {
+    match node.scalar().filter(|scalar| !scalar.is_null()) {
+        Some(scalar) => scalar.brief(),
+        None => node.kind().into(),
     }
-    found
 }
 
-pub(super) fn number(node: &YamlNode, what: &str, report: &mut FileReport) -> Option<Field<f64>> {
+pub(super) fn number(node: &YamlNode, what: &str, report: &mut ConfigReport) -> Option<Field<f64>> {
     let found = match node.scalar().map(Scalar::meaning) {
         #[expect(clippy::cast_precision_loss, reason = "Prometheus' numbers are floats")]
         Some(Meaning::Int(number)) => Some(number as f64),

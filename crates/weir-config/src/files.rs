@@ -1,4 +1,8 @@
 //! Lists the rule files of a directory, each under its visible name.
+//!
+//! In a ConfigMap that Kubernetes mounts, `rules.yaml -> ..data/rules.yaml` is visible, and `..data -> ..2026_11_21/` is a
+//! link to the current version. A change writes a new version beside the old one, renames a new `..data` over the old
+//! one, adds and removes visible links, and removes the old version. Rules may be read between any two of these steps.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -8,7 +12,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::mount::{self, BrokenLink};
+/// Linux's own limit.
+const MAX_LINKS: usize = 40;
 
 /// A directory at the top of an ext file system, which only root may read.
 const LOST_AND_FOUND: &str = "lost+found";
@@ -52,6 +57,16 @@ impl Listing {
     }
 }
 
+/// How a link leads nowhere.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum BrokenLink {
+    /// Its file was removed from the version, or the link is not removed yet.
+    NotInVersion,
+    NoVersion,
+    /// It does not lead through a version.
+    Dangling,
+}
+
 /// Paths without a hidden part sort first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ListedPath {
@@ -60,7 +75,7 @@ struct ListedPath {
 }
 
 /// A file with several paths is listed once, under a visible one if there is one. A directory is read once, so that
-/// circular links end. [Versions](mount) of a ConfigMap are never read: their files have visible links.
+/// circular links end. Versions of a ConfigMap are never read: their files have visible links.
 pub fn list(root: &Path, ignore_dotfiles: bool) -> Listing {
     let mut listing = Listing::default();
     let mut names: BTreeMap<PathBuf, ListedPath> = BTreeMap::new();
@@ -85,7 +100,7 @@ pub fn list(root: &Path, ignore_dotfiles: bool) -> Listing {
                         Ok(entry) => {
                             let (name, path) = (entry.file_name(), entry.path());
                             let hidden = name.as_bytes().starts_with(b".");
-                            if hidden && ignore_dotfiles || mount::is_internal(&name) && !path.is_file() {
+                            if hidden && ignore_dotfiles || is_internal(&name) && !path.is_file() {
                                 continue;
                             }
                             let found = ListedPath { hidden: dir.hidden || hidden, path };
@@ -99,8 +114,7 @@ pub fn list(root: &Path, ignore_dotfiles: bool) -> Listing {
             Err(error)
                 if error.kind() == io::ErrorKind::PermissionDenied
                     && dir.path != root
-                    && (dir.hidden || dir.path.file_name() == Some(OsStr::new(LOST_AND_FOUND)))
-                    && !mount::is_in_version(&real) =>
+                    && (dir.hidden || dir.path.file_name() == Some(OsStr::new(LOST_AND_FOUND))) =>
             {
                 let reason = format!("the directory cannot be read, so rules in it have no effect: {error}");
                 listing.skipped.push((dir.path, reason));
@@ -109,7 +123,7 @@ pub fn list(root: &Path, ignore_dotfiles: bool) -> Listing {
         }
     }
     let versions = names.keys().filter_map(|real| real.parent());
-    let versions = versions.filter(|dir| dir.file_name().is_some_and(mount::is_internal));
+    let versions = versions.filter(|dir| dir.file_name().is_some_and(is_internal));
     listing.dirs.extend(versions.map(Path::to_owned));
     listing.files =
         names.into_iter().map(|(real, ListedPath { path, .. })| RuleFile { path, real }).collect();
@@ -138,11 +152,8 @@ fn classify(
             }
         }
         Ok(_) => {}
-        Err(error) => match mount::broken(&found.path) {
-            // removed, or not added yet
-            Some(BrokenLink::NotInVersion) if error.kind() == io::ErrorKind::NotFound => {
-                listing.is_changing = true;
-            }
+        Err(error) => match broken(&found.path).filter(|_| error.kind() != io::ErrorKind::PermissionDenied) {
+            Some(BrokenLink::NotInVersion) => listing.is_changing = true,
             // such as the lock of a file that an editor has open; any other may be a rule file that is being replaced
             Some(BrokenLink::Dangling) if found.hidden => {
                 listing.skipped.push((found.path, "the link leads nowhere, so it has no effect".to_owned()));
@@ -153,6 +164,27 @@ fn classify(
             }
         },
     }
+}
+
+/// Whether it is a version or the link to one. Their files are rules only through visible links.
+#[must_use]
+pub fn is_internal(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(b"..")
+}
+
+/// Follows all links that `path` leads to. None if it is no link.
+fn broken(path: &Path) -> Option<BrokenLink> {
+    let mut end = path.parent()?.join(fs::read_link(path).ok()?);
+    for _ in 1..MAX_LINKS {
+        let Ok(target) = fs::read_link(&end) else { break };
+        end = end.parent()?.join(target);
+    }
+    let version = end.ancestors().find(|part| part.file_name().is_some_and(is_internal));
+    Some(match version {
+        None => BrokenLink::Dangling,
+        Some(version) if version.is_dir() => BrokenLink::NotInVersion,
+        Some(_) => BrokenLink::NoVersion,
+    })
 }
 
 /// Such as `config.yaml` beside `config`.

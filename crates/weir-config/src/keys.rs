@@ -1,26 +1,91 @@
 //! The valid keys of each level, and suggestions for an unknown key.
 
 use super::scalar::brief;
+use KeyLevel::{
+    Defaults, Descriptor, DomainDefaults, HistogramOptions, Mapper, MapperDefaults, Mapping, Quantile,
+    RateLimit, Replaces, Root, Shadow, Share, SummaryOptions, Tier,
+};
 use weir_observe::spelling;
 
-/// The keys of envoyproxy/ratelimit, at any level.
-const REFERENCE: [&str; 16] = [
-    "domain",
-    "key",
-    "value",
-    "descriptors",
-    "rate_limit",
-    "unit",
-    "requests_per_unit",
-    "unlimited",
-    "shadow_mode",
-    "quota_mode",
-    "name",
-    "replaces",
-    "detailed_metric",
-    "value_to_metric",
-    "share_threshold",
-    "metadata",
+/// A key, and the levels at which it has an effect.
+type Key = (&'static str, &'static [KeyLevel]);
+
+/// The keys of envoyproxy/ratelimit. It ignores them at other levels.
+const REFERENCE: &[Key] = &[
+    ("domain", &[Root, DomainDefaults]),
+    ("key", &[Descriptor]),
+    ("value", &[Descriptor]),
+    ("descriptors", &[Root, Descriptor]),
+    ("rate_limit", &[Descriptor]),
+    ("unit", &[RateLimit, Tier, Shadow]),
+    ("requests_per_unit", &[RateLimit, Tier, Shadow]),
+    ("unlimited", &[RateLimit]),
+    ("shadow_mode", &[Descriptor]),
+    ("quota_mode", &[Descriptor]),
+    ("name", &[RateLimit, Replaces, Mapping]),
+    ("replaces", &[RateLimit]),
+    ("detailed_metric", &[Descriptor]),
+    ("value_to_metric", &[Descriptor]),
+    ("share_threshold", &[Descriptor]),
+    ("metadata", &[Descriptor]),
+];
+
+const OURS: &[Key] = &[
+    ("values", &[Descriptor]),
+    ("enabled", &[Descriptor]),
+    ("unit_multiplier", &[RateLimit, Tier, Shadow]),
+    ("requests", &[RateLimit, Tier, Shadow]),
+    ("per", &[RateLimit, Tier, Shadow]),
+    ("tiers", &[RateLimit, Shadow]),
+    ("algorithm", &[RateLimit, Tier, Shadow, Defaults, DomainDefaults]),
+    ("smooth", &[RateLimit, Tier]),
+    ("burst", &[RateLimit, Tier, Shadow]),
+    ("refill", &[RateLimit, Tier, Shadow]),
+    ("strict", &[RateLimit, Tier, Shadow]),
+    ("share", &[RateLimit, Tier, Defaults, DomainDefaults]),
+    ("shadow", &[RateLimit, Defaults, DomainDefaults]),
+    ("coordination", &[RateLimit, Defaults, DomainDefaults]),
+    ("sync_interval", &[RateLimit, Defaults, DomainDefaults]),
+    ("on_store_failure", &[RateLimit, Defaults, DomainDefaults]),
+    ("give_back", &[Root, RateLimit, Defaults, DomainDefaults]),
+    ("instances", &[RateLimit]),
+    ("borrow", &[Share]),
+    ("lend", &[Share]),
+    ("reserve", &[Share]),
+    ("headroom", &[Share]),
+    ("weights", &[Share]),
+    ("anonymous", &[Share]),
+    ("forget_after", &[Share]),
+    ("max_members", &[Share]),
+    ("min", &[Share]),
+    ("max", &[Share]),
+    ("all_or_nothing", &[Root]),
+    ("domains", &[Defaults]),
+    ("defaults", &[Mapper]),
+    ("mappings", &[Mapper]),
+    ("match_type", &[MapperDefaults, Mapping]),
+    ("glob_disable_ordering", &[MapperDefaults]),
+    ("observer_type", &[MapperDefaults, Mapping]),
+    ("timer_type", &[MapperDefaults, Mapping]),
+    ("histogram_options", &[MapperDefaults, Mapping]),
+    ("buckets", &[MapperDefaults, Mapping, HistogramOptions]),
+    ("summary_options", &[MapperDefaults, Mapping]),
+    ("quantiles", &[MapperDefaults, Mapping, SummaryOptions]),
+    ("ttl", &[MapperDefaults, Mapping]),
+    ("match", &[Mapping]),
+    ("match_metric_type", &[Mapping]),
+    ("action", &[Mapping]),
+    ("labels", &[Mapping]),
+    ("help", &[Mapping]),
+    ("scale", &[Mapping]),
+    ("honor_labels", &[Mapping]),
+    ("native_histogram_bucket_factor", &[HistogramOptions]),
+    ("native_histogram_max_buckets", &[HistogramOptions]),
+    ("max_age", &[SummaryOptions]),
+    ("age_buckets", &[SummaryOptions]),
+    ("buf_cap", &[SummaryOptions]),
+    ("quantile", &[Quantile]),
+    ("error", &[Quantile]),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,151 +110,16 @@ pub(super) enum KeyLevel {
 // === impl KeyLevel ===
 
 impl KeyLevel {
-    const ALL: [Self; 7] = [
-        Self::Root,
-        Self::Descriptor,
-        Self::RateLimit,
-        Self::Tier,
-        Self::Shadow,
-        Self::Share,
-        Self::Replaces,
-    ];
+    /// The levels of rules.
+    const RULES: [Self; 7] = [Root, Descriptor, RateLimit, Tier, Shadow, Share, Replaces];
 
-    #[expect(clippy::too_many_lines, reason = "a table")]
-    pub(super) fn keys(self) -> &'static [&'static str] {
-        match self {
-            Self::Root => &["domain", "descriptors", "all_or_nothing", "give_back"],
-            Self::Descriptor => &[
-                "key",
-                "value",
-                "values",
-                "descriptors",
-                "rate_limit",
-                "enabled",
-                "shadow_mode",
-                "quota_mode",
-                "detailed_metric",
-                "value_to_metric",
-                "share_threshold",
-                "metadata",
-            ],
-            Self::RateLimit => &[
-                "unit",
-                "requests_per_unit",
-                "unit_multiplier",
-                "requests",
-                "per",
-                "tiers",
-                "algorithm",
-                "smooth",
-                "burst",
-                "refill",
-                "strict",
-                "share",
-                "shadow",
-                "coordination",
-                "sync_interval",
-                "on_store_failure",
-                "give_back",
-                "instances",
-                "unlimited",
-                "name",
-                "replaces",
-            ],
-            Self::Tier => &[
-                "requests",
-                "per",
-                "unit",
-                "requests_per_unit",
-                "unit_multiplier",
-                "algorithm",
-                "smooth",
-                "burst",
-                "refill",
-                "strict",
-                "share",
-            ],
-            Self::Shadow => &[
-                "requests",
-                "per",
-                "unit",
-                "requests_per_unit",
-                "unit_multiplier",
-                "tiers",
-                "algorithm",
-                "burst",
-                "refill",
-                "strict",
-            ],
-            Self::Share => &[
-                "borrow",
-                "lend",
-                "reserve",
-                "headroom",
-                "weights",
-                "anonymous",
-                "forget_after",
-                "max_members",
-                "min",
-                "max",
-            ],
-            Self::Replaces => &["name"],
-            Self::Defaults => &[
-                "algorithm",
-                "coordination",
-                "sync_interval",
-                "on_store_failure",
-                "give_back",
-                "share",
-                "shadow",
-                "domains",
-            ],
-            Self::DomainDefaults => &[
-                "domain",
-                "algorithm",
-                "coordination",
-                "sync_interval",
-                "on_store_failure",
-                "give_back",
-                "share",
-                "shadow",
-            ],
-            Self::Mapper => &["defaults", "mappings"],
-            Self::MapperDefaults => &[
-                "match_type",
-                "glob_disable_ordering",
-                "observer_type",
-                "timer_type",
-                "histogram_options",
-                "buckets",
-                "summary_options",
-                "quantiles",
-                "ttl",
-            ],
-            Self::Mapping => &[
-                "match",
-                "match_type",
-                "match_metric_type",
-                "action",
-                "name",
-                "labels",
-                "help",
-                "scale",
-                "honor_labels",
-                "observer_type",
-                "timer_type",
-                "histogram_options",
-                "buckets",
-                "summary_options",
-                "quantiles",
-                "ttl",
-            ],
-            Self::HistogramOptions => {
-                &["buckets", "native_histogram_bucket_factor", "native_histogram_max_buckets"]
-            }
-            Self::SummaryOptions => &["quantiles", "max_age", "age_buckets", "buf_cap"],
-            Self::Quantile => &["quantile", "error"],
-        }
+    pub(super) fn keys(self) -> impl Iterator<Item = &'static str> {
+        let keys = REFERENCE.iter().chain(OURS).filter(move |(_, levels)| levels.contains(&self));
+        keys.map(|(key, _)| *key)
+    }
+
+    pub(super) fn list(self) -> String {
+        self.keys().collect::<Vec<_>>().join(", ")
     }
 
     fn place(self) -> &'static str {
@@ -214,9 +144,8 @@ impl KeyLevel {
 
     /// Like envoyproxy/ratelimit, ignores its keys where they have no effect. It has neither tiers nor defaults.
     pub(super) fn ignores(self, key: &str) -> bool {
-        !matches!(self, Self::Tier | Self::Shadow | Self::Share)
-            && Self::ALL.contains(&self)
-            && is_reference(key)
+        matches!(self, Root | Descriptor | RateLimit | Replaces)
+            && REFERENCE.iter().any(|(reference, _)| *reference == key)
     }
 
     pub(super) fn misplaced(self, key: &str) -> String {
@@ -225,32 +154,23 @@ impl KeyLevel {
     }
 
     fn places_of(key: &str) -> Vec<&'static str> {
-        let levels = Self::ALL
+        let levels = Self::RULES
             .into_iter()
-            .filter(|level| !matches!(level, Self::Tier | Self::Shadow) && level.keys().contains(&key));
+            .filter(|level| !matches!(level, Tier | Shadow) && level.keys().any(|known| known == key));
         levels.map(Self::place).collect()
     }
 
     /// Begins like envoyproxy/ratelimit's.
     pub(super) fn unknown(self, key: &str) -> String {
-        let right = self.keys().join(", ");
-        let elsewhere = if Self::ALL.contains(&self) { Self::places_of(key) } else { Vec::new() };
-        let hint = match (&*elsewhere, spelling::nearest(key, self.keys().iter().copied())) {
+        let elsewhere = if Self::RULES.contains(&self) { Self::places_of(key) } else { Vec::new() };
+        let hint = match (&*elsewhere, spelling::nearest(key, self.keys())) {
             ([], Some(meant)) => format!("did you mean '{meant}'? "),
             ([], None) => String::new(),
             (places, _) => format!("it belongs {}; ", places.join(" or ")),
         };
-        format!("config error, unknown key '{}': {hint}valid keys {} are {right}", brief(key), self.place())
+        let (key, right) = (brief(key), self.list());
+        format!("config error, unknown key '{key}': {hint}valid keys {} are {right}", self.place())
     }
-}
-
-pub(super) fn is_reference(key: &str) -> bool {
-    REFERENCE.contains(&key)
-}
-
-pub(super) fn unknown_without_effect(key: &str) -> String {
-    let right = REFERENCE.join(", ");
-    format!("config error, unknown key '{}': valid keys below a key without effect are {right}", brief(key))
 }
 
 #[cfg(test)]
@@ -266,7 +186,7 @@ mod tests {
             (KeyLevel::RateLimit, "colour", None),
             (KeyLevel::Root, "zzz", None),
         ] {
-            assert_eq!(spelling::nearest(key, level.keys().iter().copied()), meant, "{key}");
+            assert_eq!(spelling::nearest(key, level.keys()), meant, "{key}");
         }
     }
 

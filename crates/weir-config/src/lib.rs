@@ -2,16 +2,16 @@
 //!
 //! | file | contents |
 //! | --- | --- |
-//! | `files`, `mount` | the files to read and their names, also in a ConfigMap |
+//! | `files` | the files to read and their names, also in a ConfigMap |
 //! | `load`, `encoding` | reads all files of a directory to [`limit::Domain`](weir_limit::Domain)s, or all errors |
 //! | `yaml`, `scalar` | a document as a tree with positions; only `yaml` uses the YAML crate |
 //! | `keys`, `fields` | the keys of each level, and typed access to their values |
 //! | `documents`, `defaults` | rules that come as messages, and settings for those that their messages cannot express |
 //! | `mapper`, `observer` | the names of metrics, `PROMETHEUS_MAPPER_YAML`, and how it shows durations: no rules |
 //! | `compile`, `rate_limit`, `tier`, `split`, `metadata`, `duration` | compile the tree to rules, level by level |
-//! | `checks/` | checks of whole rules: repeated, hidden, misplaced, ineffective or redundant ones, and those that instances cannot share |
+//! | `checks/` | checks of whole rules: repeated, hidden, ineffective or redundant ones, and those that instances cannot share |
 //! | `describe` | a compiled rule in words and as JSON |
-//! | `error`, `go_format` | errors and warnings with their places, worded as envoyproxy/ratelimit's |
+//! | `error` | errors and warnings with their places |
 
 mod checks;
 mod compile;
@@ -26,12 +26,10 @@ pub mod files;
 #[cfg(any(debug_assertions, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
-mod go_format;
 mod keys;
 pub mod load;
 mod mapper;
 mod metadata;
-pub mod mount;
 mod observer;
 mod rate_limit;
 mod scalar;
@@ -46,8 +44,7 @@ pub use defaults::RuleDefaults;
 pub use describe::RuleDescription;
 pub use documents::{Document, DocumentContent};
 pub use duration::{RIGHT as PERIOD_RIGHT, parse as parse_period};
-pub use error::DisplayOrigin;
-pub use error::{ConfigError, ConfigErrors, ConfigWarning};
+pub use error::{ConfigErrors, DisplayOrigin, Finding};
 pub use load::{Loaded, Options, load, load_documents, load_file, load_input, parse};
 pub use mapper::read_mapper;
 pub use split::{divide_by_names, names_of_instances};

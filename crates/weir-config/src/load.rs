@@ -5,7 +5,6 @@ use std::{
     fs::File,
     io::{self, Read},
     path::Path,
-    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -15,7 +14,7 @@ use super::{
     compile::{Declared, compile},
     documents::{self, Document, DocumentContent},
     encoding::{Undecodable, decode},
-    error::{ConfigError, ConfigErrors, ConfigWarning, DisplayOrigin, ErrorReport, FileReport},
+    error::{ConfigErrors, ConfigReport, DisplayOrigin, Finding},
     files::{self, Listing, RuleFile},
     yaml::{self, YamlNode, YamlPosition},
 };
@@ -53,11 +52,11 @@ pub struct Loaded {
     /// The domains, in the order of the first file that declares each.
     pub domains: Vec<Domain>,
     /// Valid content that is probably a mistake, by file and place.
-    pub warnings: Vec<ConfigWarning>,
+    pub warnings: Vec<Finding>,
     /// The number of files that were read.
     pub files: usize,
     /// The errors of what is not part of the rules although it is new, because it is invalid.
-    pub left_out: Vec<ConfigError>,
+    pub left_out: Vec<Finding>,
 }
 
 /// Reads every file below `dir`, in the order of paths. A directory without files gives no rules and a warning. Blocks,
@@ -96,15 +95,14 @@ fn load_listed(dir: &Path, options: Options, listing: &Listing) -> Result<Loaded
         } else {
             ("cannot read", String::new())
         };
-        reading.report.error(whole_file(&name(path)), format!("{UNREADABLE}: {what}: {error}{beside}"));
+        reading.report.error_at(whole_file(path), || format!("{UNREADABLE}: {what}: {error}{beside}"));
     }
     for (path, reason) in &listing.skipped {
-        reading.report.warn(whole_file(&name(path)), reason.clone());
+        reading.report.warn_at(whole_file(path), || reason.clone());
     }
     if listing.files.is_empty() && !reading.report.has_errors() {
-        reading
-            .report
-            .warn(whole_file(&name(dir)), "the directory has no files, so there are no rules".into());
+        let message = || "the directory has no files, so there are no rules".to_owned();
+        reading.report.warn_at(whole_file(dir), message);
     }
     for file in &listing.files {
         reading.file(file);
@@ -130,21 +128,17 @@ pub fn load_file(path: &Path) -> Result<Loaded, ConfigErrors> {
 /// All errors of the file.
 pub fn load_input(name: &str, input: impl Read) -> Result<Loaded, ConfigErrors> {
     let mut reading = FileReading::new(Options::default());
-    reading.bytes(name.into(), UNREADABLE, read(input, 0));
+    reading.bytes(name, UNREADABLE, read(input));
     reading.finish(1)
 }
 
-/// Reads one document, named `file` in messages.
+/// Reads `text` as one file, named `file` in messages.
 ///
 /// # Errors
 ///
-/// All errors of the document.
+/// All errors of the file.
 pub fn parse(file: &str, text: &str) -> Result<Loaded, ConfigErrors> {
-    let mut reading = FileReading::new(Options::default());
-    let mut report = FileReport::new(file.into());
-    reading.document(text, &mut report);
-    report.finish(&mut reading.report);
-    reading.finish(1)
+    load_input(file, text.as_bytes())
 }
 
 /// Reads `documents` together, as the files of one directory: a domain or name may be in any of them.
@@ -156,25 +150,23 @@ pub fn load_documents(documents: Vec<Document>, options: &Options) -> Result<Loa
     let mut reading = FileReading::new(*options);
     let count = documents.len();
     for Document { name, content } in documents {
-        let mut report = FileReport::new(name.as_str().into());
+        let mut report = ConfigReport::of_file(&name);
         match content {
             DocumentContent::Yaml(text) => reading.document(&text, &mut report),
             DocumentContent::Tree(value) => reading.root(&documents::tree(value), &mut report),
         }
-        report.finish(&mut reading.report);
+        reading.report.add(report);
     }
     reading.finish(count)
 }
 
-pub(super) fn read_file(path: &Path, report: &mut FileReport) -> Option<String> {
-    let opened = File::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
-    let bytes = opened.and_then(|(size, file)| read(file, size));
-    text_of(bytes, "error loading file", report)
+pub(super) fn read_file(path: &Path, report: &mut ConfigReport) -> Option<String> {
+    text_of(File::open(path).and_then(read), "error loading file", report)
 }
 
 struct FileReading {
     options: Options,
-    report: ErrorReport,
+    report: ConfigReport,
     domains: Vec<Domain>,
     places: HashMap<String, (usize, Origin)>,
 }
@@ -183,38 +175,37 @@ struct FileReading {
 
 impl FileReading {
     fn new(options: Options) -> Self {
-        Self { options, report: ErrorReport::default(), domains: Vec::new(), places: HashMap::new() }
+        Self { options, report: ConfigReport::of_load(), domains: Vec::new(), places: HashMap::new() }
     }
 
     fn file(&mut self, file: &RuleFile) {
-        let opened = File::open(&file.real).and_then(|file| Ok((file.metadata()?.len(), file)));
         let is_hidden = file.path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         let start = if is_hidden { UNREADABLE_HIDDEN } else { UNREADABLE };
-        self.bytes(name(&file.path), start, opened.and_then(|(size, file)| read(file, size)));
+        self.bytes(&file.path.display().to_string(), start, File::open(&file.real).and_then(read));
     }
 
-    fn bytes(&mut self, name: Arc<str>, start: &str, bytes: io::Result<Vec<u8>>) {
-        let mut report = FileReport::new(name);
+    fn bytes(&mut self, name: &str, start: &str, bytes: io::Result<Vec<u8>>) {
+        let mut report = ConfigReport::of_file(name);
         if let Some(text) = text_of(bytes, start, &mut report) {
             self.document(&text, &mut report);
         }
-        report.finish(&mut self.report);
+        self.report.add(report);
     }
 
-    fn document(&mut self, text: &str, report: &mut FileReport) {
+    fn document(&mut self, text: &str, report: &mut ConfigReport) {
         // after a fault, compiling would also report a missing domain
         if let Some(root) = report.root_of(yaml::parse(text), UNREADABLE) {
             self.root(&root, report);
         }
     }
 
-    fn root(&mut self, root: &YamlNode, report: &mut FileReport) {
+    fn root(&mut self, root: &YamlNode, report: &mut ConfigReport) {
         if let Some(declared) = compile(root, report) {
             self.declare(declared, report);
         }
     }
 
-    fn declare(&mut self, Declared { domain, at }: Declared, report: &mut FileReport) {
+    fn declare(&mut self, Declared { domain, at }: Declared, report: &mut ConfigReport) {
         let Some((index, first)) = self.places.get(&domain.name) else {
             self.places.insert(domain.name.clone(), (self.domains.len(), report.origin(at)));
             self.domains.push(domain);
@@ -241,7 +232,7 @@ impl FileReading {
         for domain in &self.domains {
             let report = &mut self.report;
             duplicates::report(&[&domain.name], &domain.nodes, &mut |at, message| {
-                report.error_with(at.clone(), message);
+                report.error_at(at.clone(), message);
             });
             ineffective::warn(domain, report);
             hidden::warn(domain, report);
@@ -255,7 +246,7 @@ impl FileReading {
     }
 }
 
-fn text_of(bytes: io::Result<Vec<u8>>, start: &str, report: &mut FileReport) -> Option<String> {
+fn text_of(bytes: io::Result<Vec<u8>>, start: &str, report: &mut ConfigReport) -> Option<String> {
     match bytes.map(decode) {
         Ok(Ok(text)) => return Some(text),
         Ok(Err(Undecodable { at, message })) => report.error(at, format!("{start}: {message}")),
@@ -273,20 +264,11 @@ fn how_to_read(beside: &Path) -> String {
     )
 }
 
-fn name(path: &Path) -> Arc<str> {
-    path.display().to_string().into()
+fn whole_file(path: &Path) -> Origin {
+    Origin { file: path.display().to_string().into(), line: 0, column: 0 }
 }
 
-fn whole_file(name: &Arc<str>) -> Origin {
-    Origin { file: Arc::clone(name), line: 0, column: 0 }
-}
-
-/// `size` is what is known of the size, to reject a large file without reading it.
-fn read(input: impl Read, size: u64) -> io::Result<Vec<u8>> {
-    if size > MAX_FILE_BYTES {
-        let message = format!("the file has {size} bytes; the maximum is {MAX_FILE_BYTES}");
-        return Err(io::Error::other(message));
-    }
+fn read(input: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     input.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {

@@ -12,8 +12,8 @@
 use std::path::Path;
 
 use super::{
-    error::{ConfigErrors, ConfigWarning, ErrorReport, FileReport},
-    fields::{Field, Fields, choice, number, wrong},
+    error::{ConfigErrors, ConfigReport, Finding},
+    fields::{Field, Fields, number, wrong},
     keys::KeyLevel,
     load::read_file,
     observer::{self, ObserverOptions},
@@ -40,15 +40,14 @@ struct Defaults {
 /// # Errors
 ///
 /// All errors of the file.
-pub fn read_mapper(path: &Path, compile: Compile) -> Result<(Mapper, Vec<ConfigWarning>), ConfigErrors> {
-    let mut report = ErrorReport::default();
-    let mut file = FileReport::new(path.display().to_string().into());
-    let mapper = read_file(path, &mut file).map(|text| read(&text, compile, &mut file)).unwrap_or_default();
-    file.finish(&mut report);
+pub fn read_mapper(path: &Path, compile: Compile) -> Result<(Mapper, Vec<Finding>), ConfigErrors> {
+    let mut report = ConfigReport::of_file(&path.display().to_string());
+    let mapper =
+        read_file(path, &mut report).map(|text| read(&text, compile, &mut report)).unwrap_or_default();
     report.finish().map(|warnings| (mapper, warnings))
 }
 
-fn read(text: &str, compile: Compile, report: &mut FileReport) -> Mapper {
+fn read(text: &str, compile: Compile, report: &mut ConfigReport) -> Mapper {
     let root = report.root_of(yaml::parse(text), "error loading mapper file");
     let root = root.filter(|root| !root.is_null());
     let Some(fields) =
@@ -79,16 +78,15 @@ fn read(text: &str, compile: Compile, report: &mut FileReport) -> Mapper {
     mapper
 }
 
-fn mapping(node: &YamlNode, defaults: &Defaults, report: &mut FileReport) -> Option<(Matcher, Mapping)> {
+fn mapping(node: &YamlNode, defaults: &Defaults, report: &mut ConfigReport) -> Option<(Matcher, Mapping)> {
     let fields = Fields::new(node, KeyLevel::Mapping, "a mapping", report)?;
     let matcher = matcher(&fields, defaults, report);
-    let kind = choice(
-        &fields,
+    let kind = fields.choice(
         "match_metric_type",
         &[("counter", StatKind::Counter), ("gauge", StatKind::Gauge), ("observer", StatKind::Observer)],
         report,
     );
-    let is_dropped = choice(&fields, "action", &[("map", false), ("drop", true)], report) == Some(true);
+    let is_dropped = fields.choice("action", &[("map", false), ("drop", true)], report) == Some(true);
     fields.flag("honor_labels", report);
     let scale = scale(&fields, report);
     let own_observer = observer::read(&fields, report);
@@ -112,7 +110,7 @@ fn mapping(node: &YamlNode, defaults: &Defaults, report: &mut FileReport) -> Opt
     Some((matcher, Mapping { kind, series: Some(SeriesTemplate { name, labels, help, scale, observer }) }))
 }
 
-fn matcher(fields: &Fields<'_>, defaults: &Defaults, report: &mut FileReport) -> Option<Matcher> {
+fn matcher(fields: &Fields<'_>, defaults: &Defaults, report: &mut ConfigReport) -> Option<Matcher> {
     let regex = is_regex(fields, defaults.regex, report);
     let Some(text) = fields.text("match", report) else {
         report.error(fields.at, "the mapping has no 'match', the names of the stats that it applies to");
@@ -134,16 +132,16 @@ fn matcher(fields: &Fields<'_>, defaults: &Defaults, report: &mut FileReport) ->
     invalid.inspect_err(|message| report.error(text.at, message)).ok()
 }
 
-fn is_regex(fields: &Fields<'_>, default: bool, report: &mut FileReport) -> bool {
-    choice(fields, "match_type", &[("glob", false), ("regex", true)], report).unwrap_or(default)
+fn is_regex(fields: &Fields<'_>, default: bool, report: &mut ConfigReport) -> bool {
+    fields.choice("match_type", &[("glob", false), ("regex", true)], report).unwrap_or(default)
 }
 
-fn scale(fields: &Fields<'_>, report: &mut FileReport) -> f64 {
+fn scale(fields: &Fields<'_>, report: &mut ConfigReport) -> f64 {
     let field = fields.get("scale");
     field.and_then(|field| number(field.value, "scale", report)).map_or(1.0, |scale| scale.value)
 }
 
-fn metric_name(name: &Field<&str>, matcher: &Matcher, report: &mut FileReport) -> Template {
+fn metric_name(name: &Field<&str>, matcher: &Matcher, report: &mut ConfigReport) -> Template {
     let template = template(name, matcher, report);
     let is_word = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     let starts_badly = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
@@ -170,7 +168,7 @@ fn metric_name(name: &Field<&str>, matcher: &Matcher, report: &mut FileReport) -
     template
 }
 
-fn labels(fields: &Fields<'_>, matcher: &Matcher, report: &mut FileReport) -> Vec<(String, Template)> {
+fn labels(fields: &Fields<'_>, matcher: &Matcher, report: &mut ConfigReport) -> Vec<(String, Template)> {
     let Some(field) = fields.get("labels") else { return Vec::new() };
     let Value::Map(entries) = &field.value.value else {
         report.error(field.at, wrong("labels", "a mapping of names and values", field.value));
@@ -205,7 +203,7 @@ fn is_label(name: &str) -> bool {
 }
 
 /// Like `statsd_exporter`, takes a group that does not exist for an empty one.
-fn template(text: &Field<&str>, matcher: &Matcher, report: &mut FileReport) -> Template {
+fn template(text: &Field<&str>, matcher: &Matcher, report: &mut ConfigReport) -> Template {
     let (template, missing) = Template::parse(text.value, |name| matcher.group(name));
     for name in missing {
         let digits = name.len() - name.trim_start_matches(|c: char| c.is_ascii_digit()).len();

@@ -3,87 +3,54 @@
 use serde_json::{Number, Value as Json};
 
 use super::{
-    error::FileReport,
-    go_format::{as_go_prints, float_as_go_prints},
+    error::ConfigReport,
     scalar::{Meaning, Scalar},
-    yaml::{Value, YamlNode, YamlPosition},
+    yaml::{Value, YamlNode},
 };
 use weir_limit::Metadata;
 
-struct Misfit {
-    at: YamlPosition,
-    why: &'static str,
-}
-
-pub(super) fn read(node: &YamlNode, report: &mut FileReport) -> Option<Metadata> {
-    let Value::Map(entries) = &node.value else {
+pub(super) fn read(node: &YamlNode, report: &mut ConfigReport) -> Option<Metadata> {
+    if !matches!(node.value, Value::Map(_)) {
         let kind = node.kind();
         report.error(node.at, format!("error loading config file: 'metadata' must be a mapping, not {kind}"));
-        return None;
-    };
-    let mut metadata = Metadata::new();
-    for (key, value) in entries {
-        let read = match key.scalar() {
-            // envoyproxy/ratelimit decodes keys of the first level as text, and prints those below
-            Some(scalar) => json(value).map(|value| (scalar.text().to_owned(), value)),
-            None => Err(misfit_key(key)),
-        };
-        match read {
-            Ok((key, value)) => {
-                metadata.insert(key, value);
-            }
-            Err(Misfit { at, why }) => report.error(at, format!("error parsing metadata: {why}")),
-        }
     }
-    (!metadata.is_empty()).then_some(metadata)
+    match json(node, report) {
+        Json::Object(metadata) if !metadata.is_empty() => Some(metadata),
+        _ => None,
+    }
 }
 
-fn misfit_key(key: &YamlNode) -> Misfit {
-    Misfit { at: key.at, why: "a key must be text, a number, true or false" }
-}
-
-fn json(node: &YamlNode) -> Result<Json, Misfit> {
+/// What does not fit is reported and left out.
+fn json(node: &YamlNode, report: &mut ConfigReport) -> Json {
     match &node.value {
-        Value::Scalar(scalar) => scalar_json(scalar, node.at),
-        Value::List(items) => items.iter().map(|item| json(item)).collect::<Result<_, _>>().map(Json::Array),
+        Value::Scalar(scalar) => scalar_json(scalar).unwrap_or_else(|| {
+            report.error(node.at, "error parsing metadata: a number must be finite, since JSON has no other");
+            Json::Null
+        }),
+        Value::List(items) => items.iter().map(|item| json(item, report)).collect(),
         Value::Map(entries) => {
-            let entries = entries.iter().map(|(key, value)| match key.value {
-                Value::Scalar(_) => Ok((whole_key(key), json(value)?)),
-                Value::List(_) | Value::Map(_) => Err(misfit_key(key)),
+            let entries = entries.iter().filter_map(|(key, value)| {
+                let Some(name) = key.scalar() else {
+                    let message = "error parsing metadata: a key must be text, a number, true or false";
+                    report.error(key.at, message);
+                    return None;
+                };
+                Some((name.text().to_owned(), json(value, report)))
             });
-            entries.collect::<Result<_, _>>().map(Json::Object)
+            Json::Object(entries.collect())
         }
     }
 }
 
-/// As Go's `%v` prints it.
-fn whole_key(key: &YamlNode) -> String {
-    match key.scalar() {
-        Some(scalar) if scalar.meaning() == Meaning::Text => scalar.text().to_owned(),
-        Some(scalar) => match scalar.meaning() {
-            Meaning::Float(number) => float_as_go_prints(number),
-            _ => as_go_prints(key),
-        },
-        None => String::new(),
+fn scalar_json(scalar: &Scalar) -> Option<Json> {
+    match scalar.meaning() {
+        Meaning::Null => Some(Json::Null),
+        Meaning::Bool(flag) => Some(flag.into()),
+        Meaning::Text => Some(scalar.text().into()),
+        #[expect(clippy::cast_precision_loss, reason = "protobuf's numbers are doubles")]
+        Meaning::Int(number) => {
+            Number::from_i128(number).or_else(|| Number::from_f64(number as f64)).map(Json::Number)
+        }
+        Meaning::Float(number) => Number::from_f64(number).map(Json::Number),
     }
-}
-
-fn scalar_json(scalar: &Scalar, at: YamlPosition) -> Result<Json, Misfit> {
-    Ok(match scalar.meaning() {
-        Meaning::Null => Json::Null,
-        Meaning::Bool(flag) => flag.into(),
-        Meaning::Text => scalar.text().into(),
-        Meaning::Int(number) => match (i64::try_from(number), u64::try_from(number)) {
-            (Ok(number), _) => number.into(),
-            (_, Ok(number)) => number.into(),
-            #[expect(clippy::cast_precision_loss, reason = "protobuf's numbers are doubles")]
-            _ => finite(number as f64, at)?,
-        },
-        Meaning::Float(number) => finite(number, at)?,
-    })
-}
-
-fn finite(number: f64, at: YamlPosition) -> Result<Json, Misfit> {
-    let why = "a number must be finite, since JSON has no other";
-    Number::from_f64(number).map(Json::Number).ok_or(Misfit { at, why })
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{
     duration,
-    error::FileReport,
-    fields::{Field, Fields, choice, number, wrong},
+    error::ConfigReport,
+    fields::{Field, Fields, number, wrong},
     keys::KeyLevel,
     scalar::{Meaning, Scalar},
     yaml::{YamlNode, YamlPosition},
@@ -41,7 +41,7 @@ pub(super) struct ObserverOptions {
     age_buckets: Option<u32>,
 }
 
-pub(super) fn read(fields: &Fields<'_>, report: &mut FileReport) -> ObserverOptions {
+pub(super) fn read(fields: &Fields<'_>, report: &mut ConfigReport) -> ObserverOptions {
     let ttl = fields.text("ttl", report).filter(|ttl| !matches!(ttl.value, "0" | "0s"));
     if let Some(ttl) = ttl {
         report.error(ttl.at, "weir's series do not expire, since its rules bound their number; remove 'ttl'");
@@ -49,7 +49,7 @@ pub(super) fn read(fields: &Fields<'_>, report: &mut FileReport) -> ObserverOpti
     let kinds = [("histogram", ObserverKind::Histogram), ("summary", ObserverKind::Summary)];
     let mut options = ObserverOptions::default();
     for key in ["timer_type", "observer_type"] {
-        options.kind = choice(fields, key, &kinds, report).or(options.kind);
+        options.kind = fields.choice(key, &kinds, report).or(options.kind);
     }
     let histogram = section(fields, "histogram_options", KeyLevel::HistogramOptions, report);
     for key in ["native_histogram_bucket_factor", "native_histogram_max_buckets"] {
@@ -88,13 +88,13 @@ fn section<'n>(
     fields: &Fields<'n>,
     key: &str,
     level: KeyLevel,
-    report: &mut FileReport,
+    report: &mut ConfigReport,
 ) -> Option<Fields<'n>> {
     let node = fields.get(key)?.value;
     Fields::new(node, level, &format!("'{key}'"), report)
 }
 
-fn buckets(fields: Option<&Fields<'_>>, report: &mut FileReport) -> Option<Vec<f64>> {
+fn buckets(fields: Option<&Fields<'_>>, report: &mut ConfigReport) -> Option<Vec<f64>> {
     let written = list(fields?, "buckets", report)?;
     // the bucket of all durations is always there
     let written = match written {
@@ -113,7 +113,11 @@ fn is_infinite(node: &YamlNode) -> bool {
     matches!(node.scalar().map(Scalar::meaning), Some(Meaning::Float(number)) if number == f64::INFINITY)
 }
 
-fn list<'n>(fields: &Fields<'n>, key: &str, report: &mut FileReport) -> Option<&'n [std::rc::Rc<YamlNode>]> {
+fn list<'n>(
+    fields: &Fields<'n>,
+    key: &str,
+    report: &mut ConfigReport,
+) -> Option<&'n [std::rc::Rc<YamlNode>]> {
     let list = fields.list(key, report);
     if list.len() > MAX_BUCKETS {
         report.error(list[MAX_BUCKETS].at, format!("'{key}' has more than {MAX_BUCKETS} entries"));
@@ -122,7 +126,7 @@ fn list<'n>(fields: &Fields<'n>, key: &str, report: &mut FileReport) -> Option<&
     (!list.is_empty()).then_some(list)
 }
 
-fn quantiles(fields: Option<&Fields<'_>>, report: &mut FileReport) -> Option<Vec<f64>> {
+fn quantiles(fields: Option<&Fields<'_>>, report: &mut ConfigReport) -> Option<Vec<f64>> {
     let list = list(fields?, "quantiles", report)?;
     let mut quantiles: Vec<f64> = list.iter().filter_map(|node| quantile(node, report)).collect();
     quantiles.sort_by(f64::total_cmp);
@@ -130,7 +134,7 @@ fn quantiles(fields: Option<&Fields<'_>>, report: &mut FileReport) -> Option<Vec
     Some(quantiles)
 }
 
-fn quantile(node: &YamlNode, report: &mut FileReport) -> Option<f64> {
+fn quantile(node: &YamlNode, report: &mut ConfigReport) -> Option<f64> {
     let fields = Fields::new(node, KeyLevel::Quantile, "a quantile", report)?;
     let mut share = |key: &str| {
         let node = fields.get(key)?.value;
@@ -154,7 +158,7 @@ fn quantile(node: &YamlNode, report: &mut FileReport) -> Option<f64> {
     quantile?
 }
 
-fn max_age(fields: &Fields<'_>, report: &mut FileReport) -> Option<Duration> {
+fn max_age(fields: &Fields<'_>, report: &mut ConfigReport) -> Option<Duration> {
     let text = fields.text("max_age", report)?;
     let period = duration::parse(text.value);
     if period.is_none() {

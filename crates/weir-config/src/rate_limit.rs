@@ -3,7 +3,7 @@
 use super::{
     checks::redundant_tiers,
     duration,
-    error::FileReport,
+    error::ConfigReport,
     fields::Fields,
     keys::KeyLevel,
     scalar::brief,
@@ -33,7 +33,7 @@ pub(super) struct RateLimit {
     pub(super) replaces: Vec<Box<str>>,
 }
 
-pub(super) fn read(node: &YamlNode, key_at: YamlPosition, report: &mut FileReport) -> Option<RateLimit> {
+pub(super) fn read(node: &YamlNode, key_at: YamlPosition, report: &mut ConfigReport) -> Option<RateLimit> {
     let fields = Fields::new(node, KeyLevel::RateLimit, "'rate_limit'", report)?;
     let name = fields.text("name", report);
     let replaces = replaces(&fields, name.map(|name| name.value), report);
@@ -64,7 +64,7 @@ fn limit(
     fields: &Fields<'_>,
     key_at: YamlPosition,
     inherited: Option<LimitKind>,
-    report: &mut FileReport,
+    report: &mut ConfigReport,
 ) -> (Option<Limit>, Option<Sharing>) {
     if fields.get("tiers").is_some() {
         let (limit, sharing) = tiers(fields, inherited, report).unzip();
@@ -87,7 +87,7 @@ fn limit(
 pub(super) fn shadow(
     fields: &Fields<'_>,
     inherited: Option<LimitKind>,
-    report: &mut FileReport,
+    report: &mut ConfigReport,
 ) -> Option<Limit> {
     let field = fields.get("shadow")?;
     let fields = Fields::new(field.value, KeyLevel::Shadow, "'shadow'", report)?;
@@ -99,7 +99,7 @@ fn shadow_beside(
     fields: &Fields<'_>,
     enforced: Option<&Limit>,
     is_shared: bool,
-    report: &mut FileReport,
+    report: &mut ConfigReport,
 ) -> Option<Limit> {
     let field = fields.get("shadow")?;
     let Some(enforced) = enforced else { return shadow(fields, None, report) };
@@ -119,23 +119,11 @@ fn shadow_beside(
     Some(shadow)
 }
 
-pub(super) fn coordination(fields: &Fields<'_>, report: &mut FileReport) -> RuleCoordination {
-    let mode = fields.text("coordination", report).and_then(|field| {
-        let mode = Coordination::parse(field.value);
-        if mode.is_none() {
-            let (unknown, names) = (brief(field.value), Coordination::NAMES);
-            report.error(field.at, format!("unknown coordination '{unknown}'; write {names}"));
-        }
-        mode
-    });
-    let on_store_failure = fields.text("on_store_failure", report).and_then(|field| {
-        let failure = OnStoreFailure::parse(field.value);
-        if failure.is_none() {
-            let right = "write local, allow or deny";
-            report.error(field.at, format!("unknown on_store_failure '{}'; {right}", brief(field.value)));
-        }
-        failure
-    });
+pub(super) fn coordination(fields: &Fields<'_>, report: &mut ConfigReport) -> RuleCoordination {
+    let modes = Coordination::ALL.map(|mode| (mode.name(), mode));
+    let mode = fields.choice("coordination", &modes, report);
+    let failures = OnStoreFailure::ALL.map(|failure| (failure.name(), failure));
+    let on_store_failure = fields.choice("on_store_failure", &failures, report);
     let interval = fields.text("sync_interval", report);
     let sync_interval = interval.and_then(|field| {
         let interval = duration::parse(field.value);
@@ -155,20 +143,15 @@ pub(super) fn coordination(fields: &Fields<'_>, report: &mut FileReport) -> Rule
     RuleCoordination { mode, sync_interval, on_store_failure, ..RuleCoordination::default() }
 }
 
-pub(super) fn give_back(fields: &Fields<'_>, report: &mut FileReport) -> Option<GiveBack> {
-    let field = fields.text("give_back", report)?;
-    let give_back = GiveBack::parse(field.value);
-    if give_back.is_none() {
-        report.error(field.at, format!("unknown give_back '{}'; write allow or deny", brief(field.value)));
-    }
-    give_back
+pub(super) fn give_back(fields: &Fields<'_>, report: &mut ConfigReport) -> Option<GiveBack> {
+    fields.choice("give_back", &GiveBack::ALL.map(|choice| (choice.name(), choice)), report)
 }
 
 /// The tier that is shared becomes the first one of the limit.
 fn tiers(
     fields: &Fields<'_>,
     inherited: Option<LimitKind>,
-    report: &mut FileReport,
+    report: &mut ConfigReport,
 ) -> Option<(Limit, Option<Sharing>)> {
     for key in REFERENCE.into_iter().chain(OURS).chain(PACE).chain(["share"]) {
         if let Some(field) = fields.get(key) {
@@ -232,7 +215,7 @@ fn tiers(
     all_valid.then_some((Limit::Tiers { tiers, over_limit_policy: OverLimitPolicy::Ignore }, sharing))
 }
 
-fn check_unlimited(fields: &Fields<'_>, report: &mut FileReport) {
+fn check_unlimited(fields: &Fields<'_>, report: &mut ConfigReport) {
     for key in REFERENCE
         .into_iter()
         .chain(OURS)
@@ -262,7 +245,7 @@ fn check_unlimited(fields: &Fields<'_>, report: &mut FileReport) {
     }
 }
 
-fn replaces(fields: &Fields<'_>, own: Option<&str>, report: &mut FileReport) -> Vec<Box<str>> {
+fn replaces(fields: &Fields<'_>, own: Option<&str>, report: &mut ConfigReport) -> Vec<Box<str>> {
     let mut names = Vec::new();
     for node in fields.maps("replaces", report) {
         let Some(entry) = Fields::new(node, KeyLevel::Replaces, "an entry of 'replaces'", report) else {

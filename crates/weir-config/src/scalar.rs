@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use weir_observe::text::shortened;
+
 /// The number of characters of a user's text that a message quotes.
 const BRIEF: usize = 80;
 
@@ -83,10 +85,7 @@ impl Scalar {
 }
 
 pub(super) fn brief(text: &str) -> Cow<'_, str> {
-    match text.char_indices().nth(BRIEF) {
-        None => text.into(),
-        Some((end, _)) => format!("{}…", &text[..end]).into(),
-    }
+    shortened(text, BRIEF)
 }
 
 fn number(text: &str) -> Option<Meaning> {

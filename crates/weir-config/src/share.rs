@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, ops::RangeInclusive};
 
 use super::{
-    error::FileReport,
+    error::ConfigReport,
     fields::{Field, Fields, wrong},
     keys::KeyLevel,
     scalar::{Meaning, brief},
@@ -16,7 +16,7 @@ use weir_limit::{
 };
 
 /// `read` is the limit that is shared; none if it is invalid.
-pub(super) fn read(fields: &Fields<'_>, read: Option<&Read>, report: &mut FileReport) -> Option<Sharing> {
+pub(super) fn read(fields: &Fields<'_>, read: Option<&Read>, report: &mut ConfigReport) -> Option<Sharing> {
     let field = fields.get("share")?;
     let is_smooth = read.is_some_and(|read| read.pace.is_some());
     if is_smooth || read.is_some_and(|read| read.tier.algorithm != Algorithm::FixedWindow) {
@@ -26,9 +26,9 @@ pub(super) fn read(fields: &Fields<'_>, read: Option<&Read>, report: &mut FileRe
     }
     let fields = Fields::new(field.value, KeyLevel::Share, "'share'", report)?;
     let default = Sharing::default();
-    let borrow = one_of(&fields, "borrow", &BORROW, report).unwrap_or_default();
-    let lend = one_of(&fields, "lend", &LEND, report);
-    let count = |key: &str, range: RangeInclusive<u32>, report: &mut FileReport| {
+    let borrow = fields.choice("borrow", &BORROW, report).unwrap_or_default();
+    let lend = fields.choice("lend", &LEND, report);
+    let count = |key: &str, range: RangeInclusive<u32>, report: &mut ConfigReport| {
         fields.count_in(key, range, report).map(|field| field.value)
     };
     let sharing = Sharing {
@@ -37,7 +37,7 @@ pub(super) fn read(fields: &Fields<'_>, read: Option<&Read>, report: &mut FileRe
         reserve: percent(&fields, "reserve", report).unwrap_or(default.reserve),
         headroom: percent(&fields, "headroom", report).unwrap_or(default.headroom),
         weights: weights(&fields, report),
-        anonymous: one_of(&fields, "anonymous", &ANONYMOUS, report).unwrap_or_default(),
+        anonymous: fields.choice("anonymous", &ANONYMOUS, report).unwrap_or_default(),
         forget_after: count("forget_after", 1..=1_000_000, report).unwrap_or(default.forget_after),
         max_members: count("max_members", 2..=MAX_MEMBERS, report).unwrap_or(default.max_members),
         min: count("min", 0..=u32::MAX, report).unwrap_or(default.min),
@@ -53,7 +53,7 @@ fn check(
     fields: &Fields<'_>,
     tier: Option<&Tier>,
     has_lend: bool,
-    report: &mut FileReport,
+    report: &mut ConfigReport,
 ) {
     let at = |key| fields.get(key).map_or(fields.at, |field: Field<_>| field.at);
     if let Some(max) = sharing.max.filter(|max| *max < sharing.min) {
@@ -104,22 +104,7 @@ pub(super) const LEND: [(&str, Lend); 2] =
 pub(super) const ANONYMOUS: [(&str, Anonymous); 3] =
     [("deny", Anonymous::Deny), ("allow", Anonymous::Allow), ("share", Anonymous::Share)];
 
-fn one_of<T: Copy>(
-    fields: &Fields<'_>,
-    key: &str,
-    names: &[(&str, T)],
-    report: &mut FileReport,
-) -> Option<T> {
-    let field = fields.text(key, report)?;
-    let found = names.iter().find(|(name, _)| *name == field.value).map(|(_, meant)| *meant);
-    if found.is_none() {
-        let right = names.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-        report.error(field.at, format!("unknown '{key}: {}'; write one of {right}", brief(field.value)));
-    }
-    found
-}
-
-fn percent(fields: &Fields<'_>, key: &str, report: &mut FileReport) -> Option<u32> {
+fn percent(fields: &Fields<'_>, key: &str, report: &mut ConfigReport) -> Option<u32> {
     let field = fields.text(key, report)?;
     let number = field.value.strip_suffix('%').and_then(|number| number.parse().ok());
     let percent = number.filter(|percent: &u32| *percent <= 100);
@@ -131,7 +116,7 @@ fn percent(fields: &Fields<'_>, key: &str, report: &mut FileReport) -> Option<u3
     percent
 }
 
-fn weights(fields: &Fields<'_>, report: &mut FileReport) -> BTreeMap<Box<str>, u32> {
+fn weights(fields: &Fields<'_>, report: &mut ConfigReport) -> BTreeMap<Box<str>, u32> {
     let Some(field) = fields.get("weights") else { return BTreeMap::new() };
     let Value::Map(entries) = &field.value.value else {
         report.error(field.at, wrong("weights", "a mapping of members to weights", field.value));
@@ -140,7 +125,7 @@ fn weights(fields: &Fields<'_>, report: &mut FileReport) -> BTreeMap<Box<str>, u
     entries.iter().filter_map(|(name, weight)| weight_of(name, weight, report)).collect()
 }
 
-fn weight_of(name: &YamlNode, weight: &YamlNode, report: &mut FileReport) -> Option<(Box<str>, u32)> {
+fn weight_of(name: &YamlNode, weight: &YamlNode, report: &mut ConfigReport) -> Option<(Box<str>, u32)> {
     let mut error = |at: YamlPosition, message: String| report.error(at, message);
     let Some(name) = name.scalar() else {
         error(name.at, format!("a member's name must be text, not {}", name.kind()));

@@ -3,7 +3,7 @@
 use std::num::{NonZeroU16, NonZeroU32};
 
 use super::{
-    error::FileReport,
+    error::ConfigReport,
     fields::{Field, Fields},
     scalar::{Meaning, Scalar, brief},
     yaml::YamlPosition,
@@ -28,7 +28,7 @@ pub(super) fn apply(
     shadow: Option<&mut Limit>,
     is_shared: bool,
     coordination: &mut RuleCoordination,
-    report: &mut FileReport,
+    report: &mut ConfigReport,
 ) -> Option<Box<str>> {
     let instances = instances(fields, report);
     let Some(mode) = fields.get("coordination").filter(|_| coordination.mode == Some(Coordination::Split))
@@ -103,7 +103,7 @@ pub fn names_of_instances(nodes: &[RuleNode]) -> Vec<(Box<str>, Origin)> {
     own.chain(nodes.iter().flat_map(|node| names_of_instances(&node.children))).collect()
 }
 
-fn instances(fields: &Fields<'_>, report: &mut FileReport) -> Option<Field<InstancesKey>> {
+fn instances(fields: &Fields<'_>, report: &mut ConfigReport) -> Option<Field<InstancesKey>> {
     let field = fields.get("instances")?;
     let text = field.value.scalar().filter(|scalar| scalar.meaning() == Meaning::Text).map(Scalar::text);
     if let Some(text) = text {
@@ -167,7 +167,7 @@ pub(super) fn of_any_number(limit: &Limit) -> impl Iterator<Item = String> {
     of_two(limit).into_iter().chain(late)
 }
 
-fn warn_of_parts(limit: &Limit, instances: NonZeroU16, at: YamlPosition, report: &mut FileReport) {
+fn warn_of_parts(limit: &Limit, instances: NonZeroU16, at: YamlPosition, report: &mut ConfigReport) {
     let count = u32::from(instances.get());
     for tier in limit.tiers() {
         let part = part::of_tier(tier, instances.into());

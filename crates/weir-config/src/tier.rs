@@ -2,7 +2,7 @@
 
 use super::{
     duration,
-    error::FileReport,
+    error::ConfigReport,
     fields::{Field, Fields},
     scalar::brief,
     yaml::YamlPosition,
@@ -18,8 +18,6 @@ pub(super) const PACE: [&str; 4] = ["smooth", "burst", "refill", "strict"];
 
 /// What flows in during this time, in nanoseconds, is the least burst: timers have slots of a millisecond.
 const LEAST_BURST: u128 = 2_000_000;
-
-const ALGORITHMS: &str = "fixed_window, sliding_window or token_bucket";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum LimitKind {
@@ -42,7 +40,7 @@ pub(super) fn read(
     fields: &Fields<'_>,
     key_at: YamlPosition,
     inherited: Option<LimitKind>,
-    report: &mut FileReport,
+    report: &mut ConfigReport,
 ) -> Option<Read> {
     let kind =
         if fields.get("algorithm").is_some() { kind(fields, report)? } else { inherited.unwrap_or_default() };
@@ -76,18 +74,19 @@ pub(super) fn read(
     Some(Read { tier, pace: None, is_reference: kind == LimitKind::FixedWindow && first(&OURS).is_none() })
 }
 
-pub(super) fn kind(fields: &Fields<'_>, report: &mut FileReport) -> Option<LimitKind> {
-    let field = fields.text("algorithm", report)?;
-    let kind = LimitKind::parse(field.value);
-    if kind.is_none() {
-        report.error(field.at, format!("unknown algorithm '{}'; write {ALGORITHMS}", brief(field.value)));
-    }
-    kind
+pub(super) fn kind(fields: &Fields<'_>, report: &mut ConfigReport) -> Option<LimitKind> {
+    fields.choice("algorithm", &LimitKind::NAMES, report)
 }
 
 // === impl LimitKind ===
 
 impl LimitKind {
+    pub(super) const NAMES: [(&str, Self); 3] = [
+        ("fixed_window", Self::FixedWindow),
+        ("sliding_window", Self::SlidingWindow),
+        ("token_bucket", Self::TokenBucket),
+    ];
+
     pub(super) const fn of(tier: &Tier) -> Self {
         match tier.algorithm {
             Algorithm::FixedWindow => Self::FixedWindow,
@@ -95,18 +94,9 @@ impl LimitKind {
             Algorithm::TokenBucket(_) => Self::TokenBucket,
         }
     }
-
-    pub(super) fn parse(name: &str) -> Option<Self> {
-        match name {
-            "fixed_window" => Some(Self::FixedWindow),
-            "sliding_window" => Some(Self::SlidingWindow),
-            "token_bucket" => Some(Self::TokenBucket),
-            _ => None,
-        }
-    }
 }
 
-fn reference(fields: &Fields<'_>, key_at: YamlPosition, report: &mut FileReport) -> Option<(u32, Period)> {
+fn reference(fields: &Fields<'_>, key_at: YamlPosition, report: &mut ConfigReport) -> Option<(u32, Period)> {
     let requests = fields.count("requests_per_unit", 0, report);
     let multiplier = fields.count("unit_multiplier", 1, report);
     let field = fields.text("unit", report);
@@ -128,7 +118,7 @@ fn reference(fields: &Fields<'_>, key_at: YamlPosition, report: &mut FileReport)
     Some((requests?.value, period))
 }
 
-fn multiplied(unit: Period, multiplier: Option<Field<u32>>, report: &mut FileReport) -> Option<Period> {
+fn multiplied(unit: Period, multiplier: Option<Field<u32>>, report: &mut ConfigReport) -> Option<Period> {
     let Some(Field { at, value, .. }) = multiplier else {
         return Some(unit);
     };
@@ -141,7 +131,7 @@ fn multiplied(unit: Period, multiplier: Option<Field<u32>>, report: &mut FileRep
     period
 }
 
-fn ours(fields: &Fields<'_>, report: &mut FileReport) -> Option<(u32, Period)> {
+fn ours(fields: &Fields<'_>, report: &mut ConfigReport) -> Option<(u32, Period)> {
     let requests = fields.count("requests", 0, report);
     let per = fields.text("per", report);
     for (there, missing, right) in [("per", "requests", "requests: 100"), ("requests", "per", "per: 1m")] {
@@ -161,7 +151,7 @@ fn bucket(
     fields: &Fields<'_>,
     key_at: YamlPosition,
     requests: u32,
-    report: &mut FileReport,
+    report: &mut ConfigReport,
 ) -> Option<Bucket> {
     if requests == 0 {
         report.error(
@@ -170,17 +160,11 @@ fn bucket(
         );
         return None;
     }
-    let refill = match fields.text("refill", report) {
-        None => Refill::Continuous,
-        Some(field) => match field.value {
-            "continuous" => Refill::Continuous,
-            "step" => Refill::Step,
-            other => {
-                report
-                    .error(field.at, format!("unknown refill '{}'; write continuous or step", brief(other)));
-                return None;
-            }
-        },
+    let refills = [("continuous", Refill::Continuous), ("step", Refill::Step)];
+    let refill = match fields.choice("refill", &refills, report) {
+        // an invalid value was reported
+        None if fields.get("refill").is_some() => return None,
+        refill => refill.unwrap_or(Refill::Continuous),
     };
     if fields.flag("smooth", report)
         && let Some(field) = fields.get("smooth")
@@ -215,7 +199,7 @@ fn smooth(
     kind: LimitKind,
     requests: u32,
     period: Period,
-    report: &mut FileReport,
+    report: &mut ConfigReport,
 ) -> Option<Read> {
     let burst = match fields.count("burst", 1, report) {
         // an invalid value was reported
@@ -251,7 +235,7 @@ fn smooth(
     Some(Read { tier, pace, is_reference: false })
 }
 
-fn reject_bucket_keys(fields: &Fields<'_>, is_smooth: bool, report: &mut FileReport) {
+fn reject_bucket_keys(fields: &Fields<'_>, is_smooth: bool, report: &mut ConfigReport) {
     let bucket_keys = PACE.into_iter().filter(|key| *key != "smooth" && !(is_smooth && *key == "burst"));
     for key in bucket_keys {
         if let Some(field) = fields.get(key) {

@@ -231,12 +231,12 @@ fn errors_have_their_places_and_say_what_would_be_right() {
         ),
         (
             "mappings:\n- {match: a, match_type: regexp, name: a}",
-            "invalid match_type 'regexp': write glob or regex; did you mean 'regex'?",
+            "unknown match_type 'regexp'; write glob or regex; did you mean 'regex'?",
         ),
-        ("mappings:\n- {match: a, action: remove, name: a}", "invalid action 'remove': write map or drop"),
+        ("mappings:\n- {match: a, action: remove, name: a}", "unknown action 'remove'; write map or drop"),
         (
             "mappings:\n- {match: a, match_metric_type: timer, name: a}",
-            "invalid match_metric_type 'timer': write counter or gauge or observer",
+            "unknown match_metric_type 'timer'; write counter, gauge or observer",
         ),
         ("mappings:\n- {name: a}", "conf.yaml:2:3: the mapping has no 'match'"),
         ("mappings:\n- {match: a}", "conf.yaml:2:3: the mapping has no 'name'"),

@@ -163,12 +163,6 @@ impl GiveBack {
             Self::Deny => "deny",
         }
     }
-
-    /// Returns the choice of that name.
-    #[must_use]
-    pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|choice| choice.name() == name)
-    }
 }
 
 // === impl RuleNode ===

@@ -31,10 +31,7 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-use weir_config::{
-    files,
-    mount::{self, MAX_LINKS, steps},
-};
+use weir_config::files;
 
 /// Files are often written in several steps.
 const QUIET: Duration = Duration::from_millis(75);
@@ -233,7 +230,7 @@ impl Events {
         let dirs = self.dirs.lock();
         // versions of a ConfigMap are added and removed; the fingerprint changes once visible links point to another
         // one
-        let is_version = |path: &Path| path.file_name().is_some_and(mount::is_internal);
+        let is_version = |path: &Path| path.file_name().is_some_and(files::is_internal);
         event
             .paths
             .iter()
@@ -298,32 +295,20 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// The directories that hold links on the path to `path`, and the last directory of that path that exists.
+/// The directories that hold links on the path to `path`, and the last directory of a path that does not exist.
 fn link_dirs(path: &Path) -> BTreeSet<PathBuf> {
-    let mut dirs = BTreeSet::new();
-    let mut links = 0;
-    let mut current = PathBuf::from("/");
-    // the remaining steps, last first
-    let mut ahead: Vec<PathBuf> = steps(path);
-    while let Some(step) = ahead.pop() {
-        if step == Path::new("..") {
-            current.pop();
-            continue;
+    let (mut dirs, mut seen) = (BTreeSet::new(), BTreeSet::new());
+    let mut ahead = vec![path.to_owned()];
+    while let Some(path) = ahead.pop() {
+        if !path.exists() {
+            dirs.extend(path.ancestors().find(|part| part.is_dir()).map(Path::to_owned));
         }
-        let next = current.join(&step);
-        match fs::read_link(&next) {
-            Ok(target) if links < MAX_LINKS => {
-                links += 1;
-                dirs.insert(current.clone());
-                if target.is_absolute() {
-                    current = PathBuf::from("/");
-                }
-                ahead.extend(steps(&target));
-            }
-            _ if next.exists() => current = next,
-            _ => {
-                dirs.insert(current);
-                break;
+        for part in path.ancestors() {
+            if let (Ok(target), Some(dir)) = (fs::read_link(part), part.parent())
+                && seen.insert(part.to_owned())
+            {
+                dirs.insert(dir.to_owned());
+                ahead.push(dir.join(target));
             }
         }
     }

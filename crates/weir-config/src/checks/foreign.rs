@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::super::{error::FileReport, scalar::brief, yaml::YamlPosition};
+use super::super::{error::ConfigReport, scalar::brief, yaml::YamlPosition};
 
 /// The key of Envoy's action that sends the network of an address, as a literal.
 const MASKED: &str = "masked_remote_address";
@@ -13,7 +13,7 @@ const SIGNS: [&str; 22] = [
     r"\d+", r"\d*", r"\d{", r"\w+", r"\w*", r"\w{", r"\s+", r"\s*",
 ];
 
-pub(crate) fn warn(key: &str, text: &str, at: YamlPosition, report: &mut FileReport) {
+pub(crate) fn warn(key: &str, text: &str, at: YamlPosition, report: &mut ConfigReport) {
     let shown = brief(text);
     if let Some(network) = NetworkValue::parse(text) {
         // Envoy sends exactly such a text

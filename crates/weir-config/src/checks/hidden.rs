@@ -2,18 +2,18 @@
 
 use std::collections::HashMap;
 
-use super::super::error::{DisplayOrigin, ErrorReport};
+use super::super::error::{ConfigReport, DisplayOrigin};
 use weir_limit::{Domain, Limit, Origin, RuleNode, Values};
 
 /// The time grows with the product of specific and nested descriptors; those after that many are not checked.
 const MAX_STEPS: usize = 1_000_000;
 
 /// A descriptor without a limit or nested descriptors is the documented way to make an exception: no warning.
-pub(crate) fn warn(domain: &Domain, report: &mut ErrorReport) {
+pub(crate) fn warn(domain: &Domain, report: &mut ConfigReport) {
     level(&domain.nodes, report, &mut { MAX_STEPS });
 }
 
-fn level(nodes: &[RuleNode], report: &mut ErrorReport, steps: &mut usize) {
+fn level(nodes: &[RuleNode], report: &mut ConfigReport, steps: &mut usize) {
     let general: HashMap<&str, &RuleNode> = nodes
         .iter()
         .filter(|node| node.values == Values::Any && !node.children.is_empty())
@@ -25,7 +25,7 @@ fn level(nodes: &[RuleNode], report: &mut ErrorReport, steps: &mut usize) {
             && let Some(general) = general.get(node.key.as_str())
             && let Some(rule) = first_hidden(&general.children, &node.children, steps)
         {
-            report.warn_with(node.origin.clone(), || {
+            report.warn_at(node.origin.clone(), || {
                 let name = format!("{}={}", node.key, node.values);
                 format!(
                     "this descriptor hides the rule at {} from {name}: it is tried before '{}' at {}, and matching does \

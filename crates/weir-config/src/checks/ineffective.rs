@@ -2,19 +2,19 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::super::error::{DisplayOrigin, ErrorReport};
+use super::super::error::{ConfigReport, DisplayOrigin};
 use weir_limit::{Domain, Pattern, Rule, RuleNode, Values};
 
 /// Wildcards of one key and level. The time grows with the square of their number: later ones are not checked.
 const MAX_COMPARED: usize = 1_000;
 
-pub(crate) fn warn(domain: &Domain, report: &mut ErrorReport) {
+pub(crate) fn warn(domain: &Domain, report: &mut ConfigReport) {
     let mut names = HashSet::new();
     each_rule(&domain.nodes, &mut |rule| names.extend(rule.name.as_deref()));
     each_rule(&domain.nodes, &mut |rule| {
         for name in rule.replaces.iter().filter(|name| !names.contains(&***name)) {
             let domain = &domain.name;
-            report.warn_with(rule.origin.clone(), || {
+            report.warn_at(rule.origin.clone(), || {
                 format!("replaces '{name}', but no rule in domain '{domain}' has that name")
             });
         }
@@ -29,7 +29,7 @@ fn each_rule<'n>(nodes: &'n [RuleNode], visit: &mut impl FnMut(&'n Rule)) {
     }
 }
 
-fn unreachable(nodes: &[RuleNode], report: &mut ErrorReport) {
+fn unreachable(nodes: &[RuleNode], report: &mut ConfigReport) {
     // by key, each with its node
     let mut wildcards: HashMap<&str, Vec<(&Pattern, &RuleNode)>> = HashMap::new();
     for node in nodes {
@@ -39,7 +39,7 @@ fn unreachable(nodes: &[RuleNode], report: &mut ErrorReport) {
     for node in nodes {
         let wildcards = &wildcards[node.key.as_str()];
         if let Some((pattern, earlier)) = shadowing(node, wildcards) {
-            report.warn_with(node.origin.clone(), || {
+            report.warn_at(node.origin.clone(), || {
                 format!(
                     "this descriptor never matches: '{}' at {} is tried first and matches all of its values",
                     pattern.text(),
@@ -109,7 +109,7 @@ mod tests {
                 children: Vec::new(),
                 origin: Origin::default(),
             };
-            let mut report = ErrorReport::default();
+            let mut report = ConfigReport::of_load();
             unreachable(&[node(wildcard), node(other)], &mut report);
             let warnings = report.finish().expect("no errors");
             assert_eq!(warnings.len(), usize::from(shadows), "{wildcard} {other}");

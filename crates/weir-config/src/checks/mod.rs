@@ -5,6 +5,5 @@ pub(super) mod duplicates;
 pub(super) mod foreign;
 pub(super) mod hidden;
 pub(super) mod ineffective;
-pub(super) mod misplaced;
 pub(super) mod redundant_tiers;
 pub(super) mod unshared;

@@ -1,10 +1,10 @@
 //! Finds tiers that have no effect beside the other tiers of their rule.
 
-use super::super::{error::FileReport, yaml::YamlPosition};
+use super::super::{error::ConfigReport, yaml::YamlPosition};
 use weir_limit::{Algorithm, Bucket, Refill, Tier};
 
 /// A tier that shares its counter with an earlier one is an error; one that never rejects anything gets a warning.
-pub(crate) fn check(tiers: &[(Tier, YamlPosition)], report: &mut FileReport) {
+pub(crate) fn check(tiers: &[(Tier, YamlPosition)], report: &mut ConfigReport) {
     for (i, (tier, at)) in tiers.iter().enumerate() {
         let same = |other: &Tier| {
             other.period == tier.period

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::super::{
-    error::{ConfigErrors, ConfigWarning, ErrorReport},
+    error::{ConfigErrors, ConfigReport, Finding},
     load::Loaded,
     split,
 };
@@ -27,13 +27,13 @@ pub fn check_shared(
         find(&domain.nodes, default, is_shared, &mut shared);
         find(&domain.nodes, default, is_split, &mut split);
     }
-    let mut report = ErrorReport::default();
+    let mut report = ConfigReport::of_load();
     for rule in shared
         .iter()
         .filter(|rule| !store.shares(rule) || rule.shadow.is_some())
         .filter(|rule| rule.limit.is_smooth() || rule.shadow.as_ref().is_some_and(Limit::is_smooth))
     {
-        report.error_with(rule.origin.clone(), || {
+        report.error_at(rule.origin.clone(), || {
             format!(
                 "{} cannot share a limit with 'smooth: true', since it counts windows only; add 'coordination: split', \
                  which divides the limit between the instances, or 'coordination: local', with this instance's part of \
@@ -43,8 +43,8 @@ pub fn check_shared(
         });
     }
     if report.has_errors() {
-        for ConfigWarning { at, message } in loaded.warnings {
-            report.warn(at, message);
+        for Finding { at, message } in loaded.warnings {
+            report.warn_at(at, || message);
         }
         return report.finish().map(|warnings| Loaded { warnings, ..loaded });
     }
@@ -61,7 +61,7 @@ pub fn check_shared(
     Ok(loaded)
 }
 
-fn warnings(unshared: &[&Rule]) -> Vec<ConfigWarning> {
+fn warnings(unshared: &[&Rule]) -> Vec<Finding> {
     let mut warnings = Vec::new();
     let omitted = unshared.len().saturating_sub(MAX_WARNINGS);
     for (i, rule) in unshared.iter().take(MAX_WARNINGS).enumerate() {
@@ -80,15 +80,15 @@ fn warnings(unshared: &[&Rule]) -> Vec<ConfigWarning> {
             // writing to a string does not fail
             let _ = write!(message, "; and so {omitted} more rules");
         }
-        warnings.push(ConfigWarning { at: rule.origin.clone(), message });
+        warnings.push(Finding { at: rule.origin.clone(), message });
     }
     warnings
 }
 
 /// For a rule that is split by default: one that says so itself has these warnings already.
-fn warnings_of_parts(rule: &Rule) -> Vec<ConfigWarning> {
+fn warnings_of_parts(rule: &Rule) -> Vec<Finding> {
     let of_size = split::of_any_number(&rule.limit).filter(|_| rule.coordination.mode.is_none());
-    of_size.map(|message| ConfigWarning { at: rule.origin.clone(), message }).collect()
+    of_size.map(|message| Finding { at: rule.origin.clone(), message }).collect()
 }
 
 fn is_shared(rule: &Rule, mode: Coordination) -> bool {

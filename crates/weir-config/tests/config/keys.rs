@@ -137,7 +137,7 @@ fn metadata_may_have_any_keys() {
         "unit": "not a key of ours",
         "1": "number",
         "nested": {
-            "2": "a", "true": "b", "1.5": "c", "<nil>": "d", "list": [1, 2.5, true, null, {"e": "f"}], "far": 1e21,
+            "2": "a", "yes": "b", "1.50": "c", "": "d", "list": [1, 2.5, true, null, {"e": "f"}], "far": 1e21,
         },
     });
     assert_eq!(serde_json::Value::Object(metadata.clone()), expected);

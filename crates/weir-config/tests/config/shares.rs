@@ -65,9 +65,9 @@ fn the_shared_tier_comes_first_and_rejected_hits_do_not_count() {
 #[test]
 fn errors_say_what_is_wrong_and_where() {
     for (share, expected) in [
-        ("{borrow: fair}", "rules.yaml:7:21: unknown 'borrow: fair'; write one of by_demand, max_min, none"),
-        ("{lend: later}", "unknown 'lend: later'; write one of within_cycle, next_cycle"),
-        ("{anonymous: maybe}", "unknown 'anonymous: maybe'; write one of deny, allow, share"),
+        ("{borrow: fair}", "rules.yaml:7:21: unknown borrow 'fair'; write by_demand, max_min or none"),
+        ("{lend: later}", "unknown lend 'later'; write within_cycle or next_cycle"),
+        ("{anonymous: maybe}", "unknown anonymous 'maybe'; write deny, allow or share"),
         ("{reserve: 10}", "rules.yaml:7:22: invalid 'reserve: 10'; write a whole percentage from 0% to 100%"),
         ("{headroom: 101%}", "invalid 'headroom: 101%'"),
         ("{weights: [a]}", "'weights' must be a mapping of members to weights, not a list"),

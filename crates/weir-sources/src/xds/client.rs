@@ -18,7 +18,7 @@ use std::{
 
 use futures_util::Stream;
 use tokio::{
-    sync::mpsc,
+    sync::{mpsc, oneshot},
     time::{sleep, timeout},
 };
 use tonic::{
@@ -36,13 +36,12 @@ use super::{
     resource::TYPE_URL,
     response::{BoundedCodec, Resource, Response},
     settings::{XdsSettings, XdsTls},
-    snapshot::{Snapshot, SnapshotOutcome},
 };
 use weir_net::{
     grpc_client::{TargetTls, connect},
     tls::{ALPN_H2, ClientTlsNames},
 };
-use weir_observe::text::shortened;
+use weir_observe::text::{shortened, with_causes};
 use weir_proto::{envoy::service::discovery::v3::DiscoveryRequest, google::rpc::Status};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
@@ -62,23 +61,25 @@ const NAMES: ClientTlsNames = ClientTlsNames {
     key: "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
 };
 
+/// All rules as of one response of the control plane.
+#[derive(Debug)]
+pub(super) struct Snapshot {
+    /// The reason if they cannot be used whatever they hold.
+    pub(super) resources: Result<Vec<Resource>, String>,
+    /// Takes the reason why they are rejected, if they are.
+    pub(super) outcome: oneshot::Sender<Result<(), String>>,
+}
+
 pub(super) struct XdsClient {
     settings: XdsSettings,
     snapshots: mpsc::Sender<Snapshot>,
-    outcomes: mpsc::UnboundedReceiver<SnapshotOutcome>,
     metrics: Arc<XdsMetrics>,
-    next_id: u64,
     /// The version of the rules in use; empty before the first.
     version: String,
     rejections: u32,
     /// The hash of the last rejected resources, and why they were rejected.
     rejected: Option<(u64, String)>,
     hasher: RandomState,
-}
-
-struct EndedStream {
-    reason: String,
-    progress: StreamProgress,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -96,15 +97,12 @@ impl XdsClient {
     pub(super) fn new(
         settings: XdsSettings,
         snapshots: mpsc::Sender<Snapshot>,
-        outcomes: mpsc::UnboundedReceiver<SnapshotOutcome>,
         metrics: Arc<XdsMetrics>,
     ) -> Self {
         Self {
             settings,
             snapshots,
-            outcomes,
             metrics,
-            next_id: 0,
             version: String::new(),
             rejections: 0,
             rejected: None,
@@ -116,7 +114,12 @@ impl XdsClient {
     pub(super) async fn run(mut self) {
         let (mut failures, mut last) = (0_u32, StreamProgress::NotConnected);
         loop {
-            let EndedStream { reason, progress } = self.stream().await;
+            let mut progress = StreamProgress::NotConnected;
+            let reason = match self.follow(&mut progress).await {
+                Ok(()) => "the stream has ended".to_owned(),
+                // may have the names of a certificate, which are many
+                Err(reason) => shortened(&reason, MAX_TEXT).into_owned(),
+            };
             self.metrics.connected.set(0);
             self.metrics.disconnected.add(1);
             // a stream without an answer has waited already, and may be one of a control plane that has no rules yet
@@ -141,16 +144,6 @@ impl XdsClient {
             }
             sleep(wait).await;
         }
-    }
-
-    async fn stream(&mut self) -> EndedStream {
-        let mut progress = StreamProgress::NotConnected;
-        let reason = match self.follow(&mut progress).await {
-            Ok(()) => "the stream has ended".to_owned(),
-            // may have the names of a certificate, which are many
-            Err(reason) => shortened(&reason, MAX_TEXT).into_owned(),
-        };
-        EndedStream { reason, progress }
     }
 
     async fn follow(&mut self, progress: &mut StreamProgress) -> Result<(), String> {
@@ -194,7 +187,7 @@ impl XdsClient {
     ) -> Result<Streaming<Response>, String> {
         let max = self.settings.max_message;
         let mut client = Grpc::new(channel).max_decoding_message_size(max);
-        client.ready().await.map_err(|error| chain(&error))?;
+        client.ready().await.map_err(|error| with_causes(&error))?;
         let codec = BoundedCodec { bounds: PartBounds::of(max) };
         let opened = client.streaming(request, PathAndQuery::from_static(METHOD), codec).await;
         opened.map(tonic::Response::into_inner).map_err(|status| error(&status))
@@ -224,7 +217,7 @@ impl XdsClient {
         };
         let limit = CONNECT_TIMEOUT.min(self.settings.response_timeout);
         let channel = connect(&self.settings.server, tls.as_ref(), limit).await;
-        channel.map_err(|error| chain(&error))
+        channel.map_err(|error| with_causes(&error))
     }
 
     /// Has `response` applied and acknowledges it. Returns the next one. An outer error ends the stream, too.
@@ -286,17 +279,12 @@ impl XdsClient {
             tracing::debug!("the control plane repeats a rejected update");
             return Err(reason.clone());
         }
-        self.next_id += 1;
-        let id = self.next_id;
         let ended = || "the service is stopping".to_owned();
-        self.snapshots.send(Snapshot { id, resources }).await.map_err(|_| ended())?;
-        loop {
-            let outcome = self.outcomes.recv().await.ok_or_else(ended)?;
-            if outcome.id == id {
-                self.rejected = outcome.result.as_ref().err().map(|reason| (hash, reason.clone()));
-                return outcome.result;
-            }
-        }
+        let (outcome, judged) = oneshot::channel();
+        self.snapshots.send(Snapshot { resources, outcome }).await.map_err(|_| ended())?;
+        let result = judged.await.map_err(|_| ended())?;
+        self.rejected = result.as_ref().err().map(|reason| (hash, reason.clone()));
+        result
     }
 
     fn hash(&self, resources: &Result<Vec<Resource>, String>) -> u64 {
@@ -314,17 +302,4 @@ impl XdsClient {
 
 fn error(status: &tonic::Status) -> String {
     format!("{:?}: {}", status.code(), shortened(status.message(), MAX_TEXT))
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
 }

@@ -7,11 +7,9 @@
 //! | `client` | the connection: subscribes, acknowledges, connects again |
 //! | `requests`, `response` | what it sends, and what it receives |
 //! | `parts` | bounds on what a response may become in memory |
-//! | `backoff` | how long to wait before that |
 //! | `resource` | a resource to the tree of a rule file |
 //! | `settings`, `metrics` | the settings, and what is counted |
 
-mod backoff;
 mod client;
 #[cfg(any(debug_assertions, fuzzing))]
 #[doc(hidden)]
@@ -22,7 +20,6 @@ mod requests;
 mod resource;
 mod response;
 mod settings;
-mod snapshot;
 mod source;
 
 pub use settings::{XdsBackoff, XdsSettings, XdsTls};

@@ -5,16 +5,15 @@ use std::sync::Arc;
 use tokio::{sync::mpsc, task::AbortHandle};
 
 use super::{
-    client::XdsClient,
+    client::{Snapshot, XdsClient},
     metrics::XdsMetrics,
     resource,
     response::Resource,
     settings::XdsSettings,
-    snapshot::{Snapshot, SnapshotOutcome},
 };
 use crate::{directory::RuleSource, watch::Watch};
 use weir_config::{
-    ConfigError, ConfigErrors, Document, Loaded, Options, RuleDefaults, load_documents, on_rules_thread,
+    ConfigErrors, Document, Finding, Loaded, Options, RuleDefaults, load_documents, on_rules_thread,
 };
 use weir_limit::Origin;
 use weir_observe::{Stats, text::shortened};
@@ -28,14 +27,13 @@ const MAX_UNREADABLE: usize = 100;
 #[derive(Debug)]
 pub struct XdsSource {
     snapshots: mpsc::Receiver<Snapshot>,
-    outcomes: mpsc::UnboundedSender<SnapshotOutcome>,
     /// The snapshot that waits for its outcome.
     candidate: Option<Snapshot>,
     accepted: Option<Vec<Resource>>,
     options: Options,
     defaults: RuleDefaults,
     /// The errors of the newest file of defaults, if it has any: the previous ones stay.
-    rejected_defaults: Vec<ConfigError>,
+    rejected_defaults: Vec<Finding>,
     /// The defaults without those of the file.
     base: RuleDefaults,
     file: Option<(std::path::PathBuf, Watch)>,
@@ -61,13 +59,11 @@ impl XdsSource {
             None => base.clone(),
         };
         let (send, snapshots) = mpsc::channel(1);
-        let (outcomes, receive) = mpsc::unbounded_channel();
         let metrics = Arc::new(XdsMetrics::default());
-        let client = XdsClient::new(settings, send, receive, Arc::clone(&metrics));
+        let client = XdsClient::new(settings, send, Arc::clone(&metrics));
         let client = tokio::spawn(client.run()).abort_handle();
         Ok(Self {
             snapshots,
-            outcomes,
             candidate: None,
             accepted: None,
             options: Options { merge_domains, ..Options::default() },
@@ -130,7 +126,7 @@ impl RuleSource for XdsSource {
 
     fn acknowledge(&mut self, outcome: Result<(), &ConfigErrors>) {
         // without a candidate, the service has loaded the same snapshot again
-        let Some(Snapshot { id, resources }) = self.candidate.take() else { return };
+        let Some(Snapshot { resources, outcome: judged }) = self.candidate.take() else { return };
         let result = outcome.map_err(|errors| {
             // bounded, as the errors of every load are
             shortened(&errors.to_string(), MAX_ERRORS).into_owned()
@@ -139,7 +135,7 @@ impl RuleSource for XdsSource {
             self.accepted = resources.ok();
         }
         // an error means that the client has ended, as at the end of the process
-        let _ = self.outcomes.send(SnapshotOutcome { id, result });
+        let _ = judged.send(result);
     }
 
     fn register(&self, stats: &Stats) {
@@ -169,13 +165,13 @@ async fn file_changed(file: &mut Option<(std::path::PathBuf, Watch)>) {
 }
 
 /// An error about the response as a whole.
-fn error(message: String) -> ConfigError {
-    ConfigError { at: Origin { file: "xds".into(), line: 0, column: 0 }, message }
+fn error(message: String) -> Finding {
+    Finding { at: Origin { file: "xds".into(), line: 0, column: 0 }, message }
 }
 
 /// Checks `resources` together, as the files of a directory are: in the order of their names.
 fn load(resources: Vec<Resource>, options: Options, defaults: &RuleDefaults) -> Result<Loaded, ConfigErrors> {
-    let (mut documents, mut errors): (Vec<Document>, Vec<ConfigError>) = (Vec::new(), Vec::new());
+    let (mut documents, mut errors): (Vec<Document>, Vec<Finding>) = (Vec::new(), Vec::new());
     let mut unreadable = 0;
     for resource in resources {
         match resource::document(resource) {
