@@ -32,7 +32,7 @@ pub(super) fn help() -> String {
 
 pub(super) fn run(flags: &Flags, ignored: &[String]) -> Result<ExitCode, Box<dyn Error>> {
     let settings = Settings::resolve(flags, &ServiceEnvironment::read()?)?;
-    log::init(&settings.log.level, settings.log.format)?;
+    log::init(settings.log.level, settings.log.format)?;
     warn_of_ignored(ignored);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let served = runtime.block_on(serve(settings));

@@ -7,7 +7,7 @@ use weir_config;
 use weir_coordinate::CoordinationSettings;
 use weir_disk::DiskSettings;
 use weir_export::{
-    log::{self, LogFormat},
+    log::{self, LevelFilter, LogFormat},
     otlp::MetricSettings,
     prometheus::TimeUnit,
     statsd::{Dialect, Protocol, StatsdSettings},
@@ -173,7 +173,7 @@ pub struct PrometheusSettings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
     /// `LOG_LEVEL` as given; [`observe::log`](crate::observe::log) parses it.
-    pub level: String,
+    pub level: LevelFilter,
     /// `LOG_FORMAT`.
     pub format: LogFormat,
     /// `WEIR_LOG_VALUES`: whether the values of descriptors are in the lines about rejections.
@@ -229,9 +229,7 @@ impl Settings {
             trace: trace::trace(read, backend, &instance, &mut warnings),
             otlp_metrics: otlp_metrics::otlp_metrics(read, &instance, &mut warnings),
             log: LogSettings {
-                level: read.parsed("LOG_LEVEL", |text| {
-                    if log::is_level(text) { Ok(text.to_owned()) } else { Err(log::LEVELS) }
-                }),
+                level: read.parsed("LOG_LEVEL", |text| log::parse_level(text).ok_or(log::LEVELS)),
                 format: read_log_format(read, &mut warnings),
                 values: read.bool("WEIR_LOG_VALUES"),
             },

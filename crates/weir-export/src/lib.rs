@@ -9,7 +9,6 @@
 
 pub mod log;
 pub mod otlp;
-mod plain_fields;
 mod process;
 pub mod prometheus;
 pub mod snapshot;

@@ -3,9 +3,7 @@
 use std::{
     fmt::{self, Write as _},
     io::{self, IsTerminal as _, Write as _},
-    panic,
-    str::FromStr,
-    thread,
+    panic, thread,
 };
 
 use serde_json::{Map, Value};
@@ -15,7 +13,8 @@ use tracing::{
 };
 use tracing_subscriber::{
     Layer,
-    filter::{LevelFilter, Targets},
+    field::RecordFields,
+    filter::Targets,
     fmt::{
         FmtContext, FormatEvent, FormatFields, MakeWriter,
         format::Writer,
@@ -23,11 +22,12 @@ use tracing_subscriber::{
     },
     layer::SubscriberExt as _,
     registry::LookupSpan,
-    util::SubscriberInitExt as _,
+    util::{SubscriberInitExt as _, TryInitError},
 };
 
-use crate::plain_fields::PlainFields;
 use weir_observe::text::{Escaped, escaped_json, with_causes};
+
+pub use tracing_subscriber::filter::LevelFilter;
 
 /// The names of levels, for errors.
 pub const LEVELS: &str = "panic, fatal, error, warn, warning, info, debug or trace";
@@ -42,31 +42,23 @@ pub enum LogFormat {
     Json,
 }
 
-/// Why the log cannot be set up.
-#[derive(Debug, thiserror::Error)]
-pub enum LogError {
-    /// The level is unknown.
-    #[error("unknown log level '{0}'; write {LEVELS}")]
-    Level(String),
-    /// The format is unknown.
-    #[error("unknown log format '{0}'; write text or json")]
-    LogFormat(String),
-    /// The process already has a log.
-    #[error("cannot set up the log")]
-    AlreadySet(#[source] tracing_subscriber::util::TryInitError),
+/// Starts to write messages of `level` and above to standard error. Fails if the process already has a log.
+pub fn init(level: LevelFilter, format: LogFormat) -> Result<(), TryInitError> {
+    tracing_subscriber::registry().with(layer(level, format, io::stderr)).try_init()
 }
 
-/// Starts to write messages of `level`, a name of the reference in any case, and above to standard error.
-pub fn init(level: &str, format: LogFormat) -> Result<(), LogError> {
-    let level = parse_level(level)?;
-    let subscriber = tracing_subscriber::registry().with(layer(level, format, io::stderr));
-    subscriber.try_init().map_err(LogError::AlreadySet)
-}
-
-/// Whether `name` is a level's.
+/// Returns the level that envoyproxy/ratelimit calls `name`, in any case.
 #[must_use]
-pub fn is_level(name: &str) -> bool {
-    parse_level(name).is_ok()
+pub fn parse_level(name: &str) -> Option<LevelFilter> {
+    Some(match name.to_ascii_lowercase().as_str() {
+        // tracing has no level above error
+        "panic" | "fatal" | "error" => LevelFilter::ERROR,
+        "warn" | "warning" => LevelFilter::WARN,
+        "info" => LevelFilter::INFO,
+        "debug" => LevelFilter::DEBUG,
+        "trace" => LevelFilter::TRACE,
+        _ => return None,
+    })
 }
 
 /// Writes a line of the program itself to standard error, at every log level and also before [`init`].
@@ -125,18 +117,6 @@ fn complete(mut fields: Map<String, Value>, level: Level) -> Result<String, fmt:
     fields.insert("@timestamp".to_owned(), time.into());
     fields.insert("level".to_owned(), level.into());
     Ok(escaped_json(&Value::Object(fields).to_string()).into_owned() + "\n")
-}
-
-fn parse_level(name: &str) -> Result<LevelFilter, LogError> {
-    Ok(match name.to_ascii_lowercase().as_str() {
-        // tracing has no level above error
-        "panic" | "fatal" | "error" => LevelFilter::ERROR,
-        "warn" | "warning" => LevelFilter::WARN,
-        "info" => LevelFilter::INFO,
-        "debug" => LevelFilter::DEBUG,
-        "trace" => LevelFilter::TRACE,
-        _ => return Err(LogError::Level(name.to_owned())),
-    })
 }
 
 fn layer<S, W>(level: LevelFilter, format: LogFormat, writer: W) -> impl Layer<S>
@@ -226,16 +206,55 @@ impl Visit for EventFields {
     }
 }
 
-// === impl LogFormat ===
+/// Formats `message name=value …`, with control characters [escaped](Escaped). On a terminal, names are in italics.
+struct PlainFields;
 
-impl FromStr for LogFormat {
-    type Err = LogError;
+impl<'w> FormatFields<'w> for PlainFields {
+    fn format_fields<R: RecordFields>(&self, writer: Writer<'w>, fields: R) -> fmt::Result {
+        let mut visitor = PlainVisitor { writer, is_first: true, result: Ok(()) };
+        fields.record(&mut visitor);
+        visitor.result
+    }
+}
 
-    fn from_str(name: &str) -> Result<Self, LogError> {
-        match name.to_ascii_lowercase().as_str() {
-            "text" => Ok(Self::Text),
-            "json" => Ok(Self::Json),
-            _ => Err(LogError::LogFormat(name.to_owned())),
+struct PlainVisitor<'w> {
+    writer: Writer<'w>,
+    is_first: bool,
+    result: fmt::Result,
+}
+
+impl PlainVisitor<'_> {
+    fn write(&mut self, field: &Field, value: fmt::Arguments<'_>) -> fmt::Result {
+        if !self.is_first {
+            self.writer.write_char(' ')?;
+        }
+        self.is_first = false;
+        match field.name() {
+            "message" => {}
+            name if self.writer.has_ansi_escapes() => write!(self.writer, "\u{1b}[3m{name}\u{1b}[0m=")?,
+            name => write!(self.writer, "{name}=")?,
+        }
+        Escaped(&mut self.writer).write_fmt(value)
+    }
+}
+
+impl Visit for PlainVisitor<'_> {
+    /// Writes the text in quotation marks unless it is the message.
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "message" {
+            self.record_debug(field, &format_args!("{value}"));
+        } else {
+            self.record_debug(field, &value);
+        }
+    }
+
+    fn record_error(&mut self, field: &Field, error: &(dyn std::error::Error + 'static)) {
+        self.record_debug(field, &format_args!("{}", with_causes(error)));
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if self.result.is_ok() {
+            self.result = self.write(field, format_args!("{value:?}"));
         }
     }
 }
@@ -334,10 +353,8 @@ mod tests {
     #[test]
     fn levels_have_the_references_names() {
         for name in ["panic", "Fatal", "ERROR", "warn", "warning", "info", "debug", "trace"] {
-            assert!(parse_level(name).is_ok(), "{name}");
+            assert!(parse_level(name).is_some(), "{name}");
         }
-        let error = parse_level("loud").unwrap_err().to_string();
-        assert!(error.contains("'loud'") && error.contains("warn"), "{error}");
-        assert!("xml".parse::<LogFormat>().unwrap_err().to_string().contains("text or json"));
+        assert!(parse_level("loud").is_none());
     }
 }

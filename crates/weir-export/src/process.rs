@@ -21,7 +21,9 @@ pub(super) fn metrics() -> Vec<ProcessMetric> {
     let (stat, status, limits, system) =
         (read("self/stat"), read("self/status"), read("self/limits"), read("stat"));
     // one of the descriptors is that of the directory
-    let open_files = fs::read_dir("/proc/self/fd").ok().map(|files| files.count().saturating_sub(1));
+    let open_files = fs::read_dir("/proc/self/fd").ok();
+    let open_files =
+        open_files.and_then(|files| u32::try_from(files.count().saturating_sub(1)).ok()).map(f64::from);
     let ticks = |field| stat_field(&stat, field).map(|ticks| ticks / f64::from(TICKS_PER_SECOND));
     let metric =
         |name, help, kind, value: Option<f64>| Some(ProcessMetric { name, help, kind, value: value? });
@@ -44,12 +46,12 @@ pub(super) fn metrics() -> Vec<ProcessMetric> {
             Kind::Gauge,
             status_field(&status, "VmSize:").map(|kilobytes| kilobytes * 1024.0),
         ),
-        metric("process_open_fds", "Open file descriptors.", Kind::Gauge, open_files.and_then(float)),
+        metric("process_open_fds", "Open file descriptors.", Kind::Gauge, open_files),
         metric(
             "process_max_fds",
             "The limit on open file descriptors.",
             Kind::Gauge,
-            max_open_files(&limits),
+            status_field(&limits, "Max open files"),
         ),
         metric(
             "process_start_time_seconds",
@@ -80,15 +82,6 @@ fn status_field(text: &str, name: &str) -> Option<f64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// The soft limit; none if it is `unlimited`.
-fn max_open_files(limits: &str) -> Option<f64> {
-    status_field(limits, "Max open files")
-}
-
-fn float(count: usize) -> Option<f64> {
-    u32::try_from(count).ok().map(f64::from)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,9 +94,15 @@ mod tests {
         assert_eq!(stat_field("", UTIME), None);
         assert_eq!(status_field("Name:\tweir\nVmRSS:\t  120 kB\n", "VmRSS:"), Some(120.0));
         assert_eq!(
-            max_open_files("Max open files            1024                 4096     files\n"),
+            status_field("Max open files            1024                 4096     files\n", "Max open files"),
             Some(1024.0)
         );
-        assert_eq!(max_open_files("Max open files            unlimited            unlimited  files\n"), None);
+        assert_eq!(
+            status_field(
+                "Max open files            unlimited            unlimited  files\n",
+                "Max open files"
+            ),
+            None
+        );
     }
 }

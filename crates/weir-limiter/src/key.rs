@@ -206,7 +206,7 @@ impl<S: Store> Limiter<S> {
         }
         let mut stats = Arc::clone(&loaded.stats[rule.index()]);
         if let Some(path) = rule.stat_path(check.entries) {
-            stats = self.stats.dynamic_rule_of(path.parts(), &stats)?;
+            stats = self.stats.dynamic_rule(path.parts(), Some(&stats))?;
         }
         Some(KeyCounter {
             key: check.key,

@@ -634,7 +634,7 @@ impl<S: Store> Limiter<S> {
             None if hits == Hits(0) => {}
             None => {
                 let path = RulePath::of_override(check.domain, check.entries);
-                if let Some(stats) = self.stats.dynamic_rule(path.parts()) {
+                if let Some(stats) = self.stats.dynamic_rule(path.parts(), None) {
                     record(&stats);
                 }
             }
@@ -650,7 +650,7 @@ impl<S: Store> Limiter<S> {
     ) {
         let declared = &loaded.stats[rule.index()];
         let path = rule.stat_path(entries);
-        let dynamic = path.and_then(|path| self.stats.dynamic_rule_of(path.parts(), declared));
+        let dynamic = path.and_then(|path| self.stats.dynamic_rule(path.parts(), Some(declared)));
         record(dynamic.as_ref().unwrap_or(declared));
     }
 }

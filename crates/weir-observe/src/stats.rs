@@ -150,19 +150,10 @@ impl Stats {
         self.rules.write().create(name, RuleStats::new)
     }
 
-    /// Like [`Stats::rule`], for a name with a caller's values: none if it is too long, or is one too many.
+    /// Like [`Stats::rule`], for a name with a caller's values: none if it is too long, or is one too many. The name also
+    /// gets the limits of the rule whose stats are `declared`.
     #[must_use]
-    pub fn dynamic_rule(&self, name: &[Box<str>]) -> Option<Arc<RuleStats>> {
-        self.dynamic(name, None)
-    }
-
-    /// Like [`Stats::dynamic_rule`], but the name also gets the limits of the rule whose stats are `declared`.
-    #[must_use]
-    pub fn dynamic_rule_of(&self, name: &[Box<str>], declared: &RuleStats) -> Option<Arc<RuleStats>> {
-        self.dynamic(name, Some(declared))
-    }
-
-    fn dynamic(&self, name: &[Box<str>], declared: Option<&RuleStats>) -> Option<Arc<RuleStats>> {
+    pub fn dynamic_rule(&self, name: &[Box<str>], declared: Option<&RuleStats>) -> Option<Arc<RuleStats>> {
         let length = name.iter().map(|part| part.len()).sum::<usize>();
         {
             let rules = self.rules.read();
@@ -398,10 +389,10 @@ mod tests {
         let stats = Stats::new(2);
         let _fixed = stats.rule(&name("fixed"));
         for value in ["a", "b", "a"] {
-            assert!(stats.dynamic_rule(&name(value)).is_some(), "{value}");
+            assert!(stats.dynamic_rule(&name(value), None).is_some(), "{value}");
         }
-        assert!(stats.dynamic_rule(&name("c")).is_none());
-        assert!(stats.dynamic_rule(&name("fixed")).is_some());
+        assert!(stats.dynamic_rule(&name("c"), None).is_none());
+        assert!(stats.dynamic_rule(&name("fixed"), None).is_some());
         assert_eq!((stats.rules().len(), stats.names_rejected.get()), (3, 1));
         // names of declared rules are not bounded
         let _late = stats.rule(&name("late"));
@@ -412,7 +403,7 @@ mod tests {
     fn rules_that_were_not_in_force_for_a_day_are_forgotten() {
         let stats = Stats::new(2);
         let [kept, gone] = ["kept", "gone"].map(|value| stats.rule(&name(value)));
-        let of_gone = stats.dynamic_rule_of(&name("a"), &gone).expect("there is room");
+        let of_gone = stats.dynamic_rule(&name("a"), Some(&gone)).expect("there is room");
         // a rule may have a name that callers had created before
         stats.set_in_force(&[kept.clone(), gone.clone(), of_gone]);
         let age = |calls: u16| (0..calls).for_each(|_| stats.age_names());
@@ -451,7 +442,7 @@ mod tests {
             }
             counts.into_values().collect::<Vec<_>>()
         };
-        let _by_caller = stats.dynamic_rule(&name("0-a")).expect("there is room");
+        let _by_caller = stats.dynamic_rule(&name("0-a"), None).expect("there is room");
         load(1, 5_000, 1);
         assert_eq!(generations(), [1, 5_000]);
         load(2, MAX_ABSENT - 1, 1);
@@ -473,7 +464,7 @@ mod tests {
     #[test]
     fn the_length_of_names_that_callers_create_is_bounded() {
         let stats = Stats::default();
-        assert!(stats.dynamic_rule(&name(&"x".repeat(1 << 20))).is_none());
+        assert!(stats.dynamic_rule(&name(&"x".repeat(1 << 20)), None).is_none());
         assert!(stats.rules().is_empty());
         assert_eq!(stats.names_rejected.get(), 1);
     }
@@ -483,12 +474,12 @@ mod tests {
         let stats = Stats::default();
         let long = |i: usize| name(&format!("{i}{}", "x".repeat(1_000)));
         for i in 0..MAX_DYNAMIC_NAMES {
-            let _one = stats.dynamic_rule(&long(i));
+            let _one = stats.dynamic_rule(&long(i), None);
         }
         let bytes: usize =
             stats.rules().iter().flat_map(|rule| rule.name().to_vec()).map(|part| part.len()).sum();
         assert!((MAX_DYNAMIC_BYTES / 2..=MAX_DYNAMIC_BYTES).contains(&bytes), "{bytes}");
-        assert!(stats.dynamic_rule(&long(0)).is_some(), "names that exist keep counting");
+        assert!(stats.dynamic_rule(&long(0), None).is_some(), "names that exist keep counting");
     }
 
     #[test]

@@ -13,10 +13,7 @@ use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
@@ -26,7 +23,7 @@ use notify::{
 };
 use parking_lot::Mutex;
 use tokio::{
-    sync::Notify,
+    sync::watch,
     time::{Instant, timeout_at},
 };
 use tracing::{debug, warn};
@@ -49,6 +46,8 @@ pub struct Watch {
     watcher: Option<RecommendedWatcher>,
     watched: BTreeSet<PathBuf>,
     events: Arc<Events>,
+    /// The events that were there before the last snapshot.
+    seen: EventCounts,
     fingerprint: u64,
     next_poll: Instant,
 }
@@ -62,10 +61,15 @@ enum WatchedPaths {
 
 #[derive(Debug, Default)]
 struct Events {
-    arrived: Notify,
-    /// An event about the rules is a change even with the same fingerprint, as after two writes within a clock tick.
-    touched: AtomicBool,
+    counts: watch::Sender<EventCounts>,
     dirs: Mutex<BTreeSet<PathBuf>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct EventCounts {
+    all: u64,
+    /// One is a change even with the same fingerprint, as after two writes within a clock tick.
+    of_rules: u64,
 }
 
 struct FilesSnapshot {
@@ -113,6 +117,7 @@ impl Watch {
             watcher,
             watched: BTreeSet::new(),
             events,
+            seen: EventCounts::default(),
             fingerprint: 0,
             next_poll,
         };
@@ -129,23 +134,19 @@ impl Watch {
     /// since [`Watch::new`]. Dropping the future loses no change.
     pub async fn changed(&mut self) {
         loop {
-            let arrived = timeout_at(self.next_poll, self.events.arrived.notified()).await.is_ok();
-            let mut restore =
-                RestoreOnDrop { events: Arc::clone(&self.events), touched: false, due: arrived };
-            if arrived {
+            if self.events.after(self.seen, self.next_poll).await {
                 self.settle().await;
             }
-            let touched = self.events.touched.swap(false, Ordering::AcqRel);
-            restore.touched = touched;
-            restore.due |= touched;
+            let counts = *self.events.counts.borrow();
             let paths = self.watched_paths.clone();
             let snapshot = tokio::task::spawn_blocking(move || FilesSnapshot::take(&paths)).await;
-            restore.due = false;
             self.next_poll = Instant::now() + self.poll;
+            let is_touched = counts.of_rules != self.seen.of_rules;
+            self.seen = counts;
             let Ok(snapshot) = snapshot else {
                 continue;
             };
-            let changed = touched || snapshot.fingerprint != self.fingerprint;
+            let changed = is_touched || snapshot.fingerprint != self.fingerprint;
             self.fingerprint = snapshot.fingerprint;
             self.follow(&snapshot);
             if changed {
@@ -157,8 +158,8 @@ impl Watch {
     async fn settle(&self) {
         let deadline = Instant::now() + MAX_SETTLE;
         loop {
-            let quiet = Instant::now() + QUIET;
-            if quiet >= deadline || timeout_at(quiet, self.events.arrived.notified()).await.is_err() {
+            let (quiet, counts) = (Instant::now() + QUIET, *self.events.counts.borrow());
+            if quiet >= deadline || !self.events.after(counts, quiet).await {
                 return;
             }
         }
@@ -187,43 +188,27 @@ impl Watch {
     }
 }
 
-/// Puts an event back if the future that took it is dropped before it has reported the change.
-struct RestoreOnDrop {
-    events: Arc<Events>,
-    touched: bool,
-    due: bool,
-}
-
-impl Drop for RestoreOnDrop {
-    fn drop(&mut self) {
-        if self.due {
-            self.events.touched.fetch_or(self.touched, Ordering::AcqRel);
-            self.events.arrived.notify_one();
-        }
-    }
-}
-
 // === impl Events ===
 
 impl Events {
     fn add(&self, event: notify::Result<Event>) {
         // an error may stand for any lost event
-        let Ok(event) = event else {
-            self.touched.store(true, Ordering::Release);
-            return self.arrived.notify_one();
-        };
-        let read_only = match event.kind {
-            EventKind::Access(AccessKind::Close(AccessMode::Write)) => false,
-            EventKind::Access(_) => true,
-            _ => false,
-        };
-        if event.need_rescan() || (!read_only && self.concerns_rules(&event)) {
-            self.touched.store(true, Ordering::Release);
-        } else if read_only {
-            // a reload reads the files, and must not cause another reload
+        let of_rules = event.as_ref().map_or(true, |event| event.need_rescan() || self.concerns_rules(event));
+        let is_read = |event: &Event| matches!(event.kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write));
+        // a reload reads the files, and must not cause another reload
+        if event.is_ok_and(|event| is_read(&event) && !event.need_rescan()) {
             return;
         }
-        self.arrived.notify_one();
+        self.counts.send_modify(|counts| {
+            counts.all += 1;
+            counts.of_rules += u64::from(of_rules);
+        });
+    }
+
+    /// Waits for an event after `seen`, until `deadline`. Returns whether there is one.
+    async fn after(&self, seen: EventCounts, deadline: Instant) -> bool {
+        let mut counts = self.counts.subscribe();
+        timeout_at(deadline, counts.wait_for(|counts| *counts != seen)).await.is_ok()
     }
 
     fn concerns_rules(&self, event: &Event) -> bool {

@@ -43,7 +43,10 @@ fn the_defaults_are_those_of_envoyproxy_ratelimit() {
     assert!((settings.limiter.near_limit_ratio - 0.8).abs() < f32::EPSILON);
     assert!(settings.response_headers.styles.is_empty());
     assert_eq!(settings.max_counters, 500_000);
-    assert_eq!(settings.log, LogSettings { level: "warn".into(), format: LogFormat::Text, values: false });
+    assert_eq!(
+        settings.log,
+        LogSettings { level: LevelFilter::WARN, format: LogFormat::Text, values: false }
+    );
     assert!(settings.statsd.is_none() && settings.prometheus.is_none() && settings.warnings.is_empty());
 }
 
@@ -171,7 +174,7 @@ fn the_level_of_the_log_is_checked_with_the_rest() {
     let right = "panic, fatal, error, warn, warning, info, debug or trace";
     assert!(errors.contains(&format!("LOG_LEVEL is \"loud\", but must be {right}")), "{errors}");
     assert!(errors.starts_with("2 invalid settings") && errors.contains("PORT is"), "{errors}");
-    assert_eq!(resolved(&[("LOG_LEVEL", "Warning")]).log.level, "Warning");
+    assert_eq!(resolved(&[("LOG_LEVEL", "Info")]).log.level, LevelFilter::INFO);
 }
 
 #[test]

@@ -24,8 +24,7 @@ pub fn check_shared(
 ) -> Result<Loaded, ConfigErrors> {
     let (mut shared, mut split) = (Vec::new(), Vec::new());
     for domain in &loaded.domains {
-        find(&domain.nodes, default, is_shared, &mut shared);
-        find(&domain.nodes, default, is_split, &mut split);
+        find(&domain.nodes, default, &mut shared, &mut split);
     }
     let mut report = ConfigReport::of_load();
     for rule in shared
@@ -53,7 +52,13 @@ pub fn check_shared(
     shared
         .retain(|rule| store == SharedStore::Memcached && (!store.shares(rule) || is_unshared_shadow(rule)));
     let mut warnings = warnings(&shared);
-    warnings.extend(split.into_iter().take(MAX_WARNINGS).flat_map(warnings_of_parts));
+    warnings.extend(
+        split
+            .into_iter()
+            .filter(|rule| rule.limit != Limit::Unlimited)
+            .take(MAX_WARNINGS)
+            .flat_map(warnings_of_parts),
+    );
     loaded.warnings.extend(warnings);
     loaded
         .warnings
@@ -91,25 +96,23 @@ fn warnings_of_parts(rule: &Rule) -> Vec<Finding> {
     of_size.map(|message| Finding { at: rule.origin.clone(), message }).collect()
 }
 
-fn is_shared(rule: &Rule, mode: Coordination) -> bool {
-    let mode = if rule.sharing.is_some() { mode.of_pool() } else { mode };
-    mode.is_coordinated()
-}
-
-fn is_split(rule: &Rule, mode: Coordination) -> bool {
-    mode == Coordination::Split && rule.sharing.is_none() && rule.limit != Limit::Unlimited
-}
-
 fn find<'n>(
     nodes: &'n [RuleNode],
     default: Coordination,
-    wanted: fn(&Rule, Coordination) -> bool,
-    found: &mut Vec<&'n Rule>,
+    shared: &mut Vec<&'n Rule>,
+    split: &mut Vec<&'n Rule>,
 ) {
     for node in nodes {
-        let is_wanted = |rule: &&Rule| wanted(rule, rule.coordination.mode.unwrap_or(default));
-        found.extend(node.rule.as_ref().filter(is_wanted));
-        find(&node.children, default, wanted, found);
+        if let Some(rule) = &node.rule {
+            let mode = rule.coordination.mode.unwrap_or(default);
+            let mode = if rule.sharing.is_some() { mode.of_pool() } else { mode };
+            if mode.is_coordinated() {
+                shared.push(rule);
+            } else if mode == Coordination::Split {
+                split.push(rule);
+            }
+        }
+        find(&node.children, default, shared, split);
     }
 }
 

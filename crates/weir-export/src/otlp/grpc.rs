@@ -11,7 +11,7 @@ use tonic::{
 };
 use tower::service_fn;
 
-use super::{connect::connect, failure::Cause, settings::ExportSettings};
+use super::{failure::Cause, settings::ExportSettings};
 
 const USER_AGENT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
 
@@ -26,7 +26,7 @@ pub(crate) fn channel(settings: &ExportSettings, cause: Arc<Cause>) -> Result<Ch
     let connector = service_fn(move |_: Uri| {
         let (settings, cause) = (Arc::clone(&settings), Arc::clone(&cause));
         async move {
-            let connected = timeout(settings.timeout, connect(&settings)).await;
+            let connected = timeout(settings.timeout, settings.connect()).await;
             let late = || Err(format!("no connection within {:?}", settings.timeout));
             connected
                 .unwrap_or_else(|_| late())

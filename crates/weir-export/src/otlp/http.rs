@@ -13,7 +13,7 @@ use hyper_util::rt::TokioIo;
 use opentelemetry_http::{HttpClient, HttpError};
 use tokio::{sync::Mutex, time::timeout};
 
-use super::{connect::connect, failure::Cause, settings::ExportSettings};
+use super::{failure::Cause, settings::ExportSettings};
 use weir_observe::text::shortened;
 
 const MAX_RESPONSE: usize = 64 << 10;
@@ -72,7 +72,7 @@ impl SharedConnection {
                 }
             }
         }
-        let stream = connect(&self.settings).await?;
+        let stream = self.settings.connect().await?;
         let (mut connection, driver) =
             handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
         // its errors are those of its requests

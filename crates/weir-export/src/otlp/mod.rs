@@ -6,13 +6,11 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `settings` | the collector, and how it is reached |
-//! | `connect` | opens a connection |
 //! | `grpc`, `http` | the connection, as OpenTelemetry's exporters take it |
 //! | `failure` | why attempts fail, and the bounded log of that |
 //! | `thread` | the thread that exports, and its end |
 //! | `metrics/` | sends the metrics of `/metrics` |
 
-mod connect;
 mod failure;
 mod grpc;
 mod http;
@@ -20,7 +18,6 @@ mod metrics;
 mod settings;
 mod thread;
 
-pub(crate) use connect::tls;
 pub(crate) use failure::{Cause, FailureLog};
 pub(crate) use grpc::{channel, with_headers};
 pub(crate) use http::HttpConnection;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue};
 
 use weir_net::{
-    grpc_client::Target,
-    tls::{ClientTls, ClientTlsNames},
+    grpc_client::{Stream, Target, TargetTls, open},
+    tls::{ALPN_H2, ClientTls, ClientTlsNames, TlsError},
 };
 
 /// The collector, and how it is reached.
@@ -44,4 +44,24 @@ pub struct Endpoint {
     pub authority: String,
     /// The path; gRPC has none.
     pub path: String,
+}
+
+// === impl ExportSettings ===
+
+impl ExportSettings {
+    pub(super) async fn connect(&self) -> Result<Box<dyn Stream>, String> {
+        let tls = self.tls().await.map_err(|error| error.to_string())?;
+        open(&self.endpoint.target, tls.as_ref()).await.map_err(|error| error.to_string())
+    }
+
+    /// Reads the files for each connection, so that renewed ones take effect. None for plain text.
+    pub(crate) async fn tls(&self) -> Result<Option<TargetTls>, TlsError> {
+        let Some((files, names)) = self.tls.clone() else { return Ok(None) };
+        let alpn: &'static [&'static [u8]] = match self.protocol {
+            OtlpProtocol::Grpc => &[ALPN_H2],
+            OtlpProtocol::Http => &[b"http/1.1"],
+        };
+        let config = files.load_aside(names, alpn).await?;
+        Ok(Some(TargetTls { config, server_name: None }))
+    }
 }

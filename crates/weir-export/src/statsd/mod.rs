@@ -9,4 +9,4 @@ mod settings;
 
 pub use exporter::run;
 pub use mogrifier::{Mogrifier, MogrifierError};
-pub use settings::{Dialect, Protocol, StatsdSettings, UnknownProtocol};
+pub use settings::{Dialect, Protocol, StatsdSettings};

@@ -1,6 +1,6 @@
 //! The settings of the statsd exporter.
 
-use std::{collections::BTreeMap, str::FromStr, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use super::mogrifier::Mogrifier;
 
@@ -43,21 +43,4 @@ pub enum Dialect {
     Plain,
     /// After the value, like `DogStatsD`: `|#tag:value`.
     Dog,
-}
-
-/// The name of an unknown protocol.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown statsd protocol '{0}'; write tcp or udp")]
-pub struct UnknownProtocol(String);
-
-impl FromStr for Protocol {
-    type Err = UnknownProtocol;
-
-    fn from_str(name: &str) -> Result<Self, UnknownProtocol> {
-        match name {
-            "tcp" | "tcp4" | "tcp6" => Ok(Self::Tcp),
-            "udp" | "udp4" | "udp6" => Ok(Self::Udp),
-            _ => Err(UnknownProtocol(name.to_owned())),
-        }
-    }
 }

@@ -31,7 +31,7 @@ use super::{
     tracer::Tracer,
 };
 use crate::otlp::{
-    Cause, Endpoint, ExportThread, FLUSH, FailureLog, HttpConnection, OtlpProtocol, Stopping, channel, tls,
+    Cause, Endpoint, ExportThread, FLUSH, FailureLog, HttpConnection, OtlpProtocol, Stopping, channel,
     with_headers,
 };
 use weir_observe::Stats;
@@ -75,7 +75,7 @@ async fn run(
 ) {
     let mut log = FailureLog::new("traces");
     // files that cannot be used are logged before the first span needs them
-    if let Err(error) = tls(&settings.export).await {
+    if let Err(error) = settings.export.tls().await {
         log.failed(&error.to_string());
     }
     let cause = Arc::new(Cause::default());
