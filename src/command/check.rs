@@ -7,7 +7,7 @@ use std::{
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
-use weir_config::{ConfigErrors, DisplayOrigin, Finding, Loaded};
+use weir_config::{ConfigErrors, Finding, Loaded};
 use weir_limit::{Origin, RuleNode};
 
 use super::lines::{write_json, write_line};
@@ -118,10 +118,10 @@ pub(super) fn write_findings(
     out: &mut impl Write,
 ) -> io::Result<()> {
     for Finding { at, message } in errors {
-        write_line!(out, "{}: error: {message}", DisplayOrigin(at))?;
+        write_line!(out, "{}: error: {message}", at)?;
     }
     for Finding { at, message } in warnings {
-        write_line!(out, "{}: warning: {message}", DisplayOrigin(at))?;
+        write_line!(out, "{}: warning: {message}", at)?;
     }
     Ok(())
 }

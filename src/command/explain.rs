@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use weir_config::{ConfigErrors, DisplayOrigin, Loaded, RuleDescription};
+use weir_config::{ConfigErrors, Loaded, RuleDescription};
 use weir_limit::{
     Candidate, CompiledRule, Descriptor, DescriptorMatch, Entry, Explanation, Fit, KeyHasher, Lookup,
     Matched, Outcome, OverLimitPolicy, PassedOver, Request, RuleSet, Scope, SharedCounts, Step,
@@ -117,7 +117,7 @@ fn write_step(number: usize, step: &Step<'_>, out: &mut impl Write) -> io::Resul
         match attempt.origin {
             Some(origin) => {
                 write_more(&mut patterns, out)?;
-                write_line!(out, "   > {candidate}: matches, {}", DisplayOrigin(origin))?;
+                write_line!(out, "   > {candidate}: matches, {}", origin)?;
             }
             None if matches!(attempt.candidate, Candidate::Wildcard(_)) => {
                 patterns += 1;
@@ -164,16 +164,12 @@ fn write_no_rule(
             writeln!(out, "no rule: the rules end at entry {depth} of {entries}{there}")?;
         }
         Outcome::NoLimit { origin, below: false } => {
-            write_line!(
-                out,
-                "no limit: {} has no rate_limit, so matching requests are admitted",
-                DisplayOrigin(origin)
-            )?;
+            write_line!(out, "no limit: {} has no rate_limit, so matching requests are admitted", origin)?;
         }
         Outcome::NoLimit { origin, below: true } => write_line!(
             out,
             "no limit: the {entries} entries end at {}, which has no rate_limit; its nested rules need more entries",
-            DisplayOrigin(origin)
+            origin
         )?,
     }
     let Some(PassedOver { rule, fit, chosen, entry }) = &explanation.passed_over else { return Ok(()) };
@@ -186,8 +182,8 @@ fn write_no_rule(
         out,
         "passed over: rule {} at {}, because {} is tried first for {entry}; weir does not go back, {fit}",
         rule.path,
-        DisplayOrigin(&rule.rule.origin),
-        DisplayOrigin(chosen)
+        &rule.rule.origin,
+        chosen
     )
 }
 

@@ -1,6 +1,6 @@
 //! `weir simulate` of a rule of a file: the limit that applies to a descriptor.
 
-use weir_config::{ConfigErrors, DisplayOrigin, Loaded};
+use weir_config::{ConfigErrors, Loaded};
 use weir_limit::{Entry, KeyHasher, Limit, Lookup, RuleCoordination, RuleSet, Tier};
 
 use super::error::CommandResult;
@@ -42,7 +42,7 @@ impl DescriptorToSimulate<'_> {
                 return Err(format!("no rule matches {entries}: {why}").into());
             }
         };
-        let name = format!("{} ({})", compiled.path, DisplayOrigin(&compiled.rule.origin));
+        let name = format!("{} ({})", compiled.path, compiled.rule.origin);
         let tiers = match &compiled.rule.limit {
             Limit::Unlimited => &[][..],
             Limit::Tiers { tiers, .. } => tiers,

@@ -172,7 +172,7 @@ pub struct PrometheusSettings {
 /// Settings of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
-    /// `LOG_LEVEL` as given; [`observe::log`](crate::observe::log) parses it.
+    /// `LOG_LEVEL`.
     pub level: LevelFilter,
     /// `LOG_FORMAT`.
     pub format: LogFormat,

@@ -21,7 +21,7 @@ impl Permit {
         Self {
             inner: Arc::clone(inner),
             waited: acquired.waited.into(),
-            receipt: acquired.receipt.filter(Receipt::is_returnable),
+            receipt: acquired.receipt.filter(|receipt| receipt.is_returnable),
         }
     }
 

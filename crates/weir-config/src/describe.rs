@@ -2,10 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{
-    error::DisplayOrigin,
-    share::{ANONYMOUS, BORROW, LEND},
-};
+use super::share::{ANONYMOUS, BORROW, LEND};
 use weir_limit::{
     Algorithm, Bucket, CompiledRule, Coordination, GiveBack, Limit, OverLimitPolicy, Pattern, Refill, Rule,
     Scope, SharedCounts, SharedStore, Tier, Values, share::Sharing,
@@ -27,10 +24,8 @@ impl RuleDescription<'_> {
     /// The first names the rule. None has a line break, whatever its names contain.
     pub fn lines(&self) -> Vec<String> {
         let rule = &self.compiled.rule;
-        let mut lines = vec![
-            format!("rule {}", self.compiled.path),
-            format!("  declared at {}", DisplayOrigin(&rule.origin)),
-        ];
+        let mut lines =
+            vec![format!("rule {}", self.compiled.path), format!("  declared at {}", rule.origin)];
         match &rule.limit {
             Limit::Unlimited => lines.push("  unlimited".to_owned()),
             Limit::Tiers { tiers, over_limit_policy } => {

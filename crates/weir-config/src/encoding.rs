@@ -1,35 +1,26 @@
 //! Decodes the bytes of a file.
 
-use super::yaml::YamlPosition;
-
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Undecodable {
-    pub(super) at: YamlPosition,
-    pub(super) message: &'static str,
-}
+use super::yaml::{YamlFault, YamlPosition};
 
 /// UTF-16 if `bytes` begin with its byte order mark, as Windows writes files, else UTF-8.
-pub(super) fn decode(bytes: Vec<u8>) -> Result<String, Undecodable> {
+pub(super) fn decode(bytes: Vec<u8>) -> Result<String, YamlFault> {
     match &*bytes {
         [0xff, 0xfe, rest @ ..] => utf16(rest, u16::from_le_bytes),
         [0xfe, 0xff, rest @ ..] => utf16(rest, u16::from_be_bytes),
         _ => String::from_utf8(bytes).map_err(|error| {
             let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
-            Undecodable {
-                at: end_of(&String::from_utf8_lossy(valid)),
-                message: "the file is not valid UTF-8",
-            }
+            YamlFault::new(end_of(&String::from_utf8_lossy(valid)), "the file is not valid UTF-8")
         }),
     }
 }
 
-fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Result<String, Undecodable> {
+fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Result<String, YamlFault> {
     let (pairs, rest) = bytes.as_chunks::<2>();
     let mut text = String::with_capacity(pairs.len());
     for character in char::decode_utf16(pairs.iter().map(|pair| unit(*pair))) {
         let Ok(character) = character else {
             let message = "the file is not valid UTF-16, which its byte order mark announces";
-            return Err(Undecodable { at: end_of(&text), message });
+            return Err(YamlFault::new(end_of(&text), message));
         };
         text.push(character);
     }
@@ -37,7 +28,7 @@ fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Result<String, Undecodable> 
         Ok(text)
     } else {
         let message = "the file ends within a character of UTF-16, which its byte order mark announces";
-        Err(Undecodable { at: end_of(&text), message })
+        Err(YamlFault::new(end_of(&text), message))
     }
 }
 
@@ -51,8 +42,8 @@ fn end_of(text: &str) -> YamlPosition {
 mod tests {
     use super::*;
 
-    fn undecodable(bytes: &[u8]) -> (u32, u32, &'static str) {
-        let Undecodable { at, message } = decode(bytes.to_vec()).expect_err("no text");
+    fn undecodable(bytes: &[u8]) -> (u32, u32, String) {
+        let YamlFault { at, message } = decode(bytes.to_vec()).expect_err("no text");
         (at.line, at.column, message)
     }
 
@@ -70,7 +61,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_text_have_a_place() {
-        assert_eq!(undecodable(b"a\n\xc3\xa4b\xff"), (2, 3, "the file is not valid UTF-8"));
+        assert_eq!(undecodable(b"a\n\xc3\xa4b\xff"), (2, 3, "the file is not valid UTF-8".to_owned()));
         let (line, column, message) = undecodable(b"\xff\xfea\0\n\0\x00\xd8b\0");
         assert_eq!((line, column), (2, 1));
         assert!(message.contains("not valid UTF-16"), "{message}");

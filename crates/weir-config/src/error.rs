@@ -61,17 +61,7 @@ struct Findings {
 /// `file:line:column: message`, on one line.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(Escaped(f), "{}: {}", DisplayOrigin(&self.at), self.message)
-    }
-}
-
-/// Only the file if the line is 0.
-pub struct DisplayOrigin<'a>(pub &'a Origin);
-
-impl fmt::Display for DisplayOrigin<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Origin { file, line, .. } = self.0;
-        if *line == 0 { f.write_str(file) } else { self.0.fmt(f) }
+        write!(Escaped(f), "{}: {}", self.at, self.message)
     }
 }
 

@@ -128,11 +128,7 @@ impl<'n> Fields<'n> {
         absent
     }
 
-    pub(super) fn count(&self, key: &str, least: u32, report: &mut ConfigReport) -> Option<Field<u32>> {
-        self.count_in(key, least..=u32::MAX, report)
-    }
-
-    pub(super) fn count_in(
+    pub(super) fn count(
         &self,
         key: &str,
         range: RangeInclusive<u32>,

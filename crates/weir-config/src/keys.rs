@@ -31,6 +31,7 @@ const REFERENCE: &[Key] = &[
 ];
 
 const OURS: &[Key] = &[
+    ("all_or_nothing", &[Root]),
     ("values", &[Descriptor]),
     ("enabled", &[Descriptor]),
     ("unit_multiplier", &[RateLimit, Tier, Shadow]),
@@ -59,7 +60,6 @@ const OURS: &[Key] = &[
     ("max_members", &[Share]),
     ("min", &[Share]),
     ("max", &[Share]),
-    ("all_or_nothing", &[Root]),
     ("domains", &[Defaults]),
     ("defaults", &[Mapper]),
     ("mappings", &[Mapper]),

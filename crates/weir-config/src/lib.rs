@@ -44,7 +44,7 @@ pub use defaults::RuleDefaults;
 pub use describe::RuleDescription;
 pub use documents::{Document, DocumentContent};
 pub use duration::{RIGHT as PERIOD_RIGHT, parse as parse_period};
-pub use error::{ConfigErrors, DisplayOrigin, Finding};
+pub use error::{ConfigErrors, Finding};
 pub use load::{Loaded, Options, load, load_documents, load_file, load_input, parse};
 pub use mapper::read_mapper;
 pub use split::{divide_by_names, names_of_instances};

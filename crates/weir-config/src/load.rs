@@ -13,10 +13,10 @@ use super::{
     checks::{duplicates, hidden, ineffective},
     compile::{Declared, compile},
     documents::{self, Document, DocumentContent},
-    encoding::{Undecodable, decode},
-    error::{ConfigErrors, ConfigReport, DisplayOrigin, Finding},
+    encoding::decode,
+    error::{ConfigErrors, ConfigReport, Finding},
     files::{self, Listing, RuleFile},
-    yaml::{self, YamlNode, YamlPosition},
+    yaml::{self, YamlFault, YamlNode, YamlPosition},
 };
 use weir_limit::{Domain, Origin};
 
@@ -217,7 +217,7 @@ impl FileReading {
             merged.scope = merged.scope.max(domain.scope);
             merged.give_back = merged.give_back.max(domain.give_back);
         } else {
-            let (name, first) = (&domain.name, DisplayOrigin(first));
+            let (name, first) = (&domain.name, first);
             report.error(
                 at,
                 format!(
@@ -249,7 +249,7 @@ impl FileReading {
 fn text_of(bytes: io::Result<Vec<u8>>, start: &str, report: &mut ConfigReport) -> Option<String> {
     match bytes.map(decode) {
         Ok(Ok(text)) => return Some(text),
-        Ok(Err(Undecodable { at, message })) => report.error(at, format!("{start}: {message}")),
+        Ok(Err(YamlFault { at, message })) => report.error(at, format!("{start}: {message}")),
         Err(error) => report.error(YamlPosition::default(), format!("{start}: {error}")),
     }
     None

@@ -8,7 +8,7 @@ use super::{
     fields::{Field, Fields, number, wrong},
     keys::KeyLevel,
     scalar::{Meaning, Scalar},
-    yaml::{YamlNode, YamlPosition},
+    yaml::YamlNode,
 };
 use weir_observe::mapper::{BucketBound, Observer, Summary};
 
@@ -32,9 +32,6 @@ enum ObserverKind {
 #[derive(Clone, Debug, Default)]
 pub(super) struct ObserverOptions {
     kind: Option<ObserverKind>,
-    /// The places of options that only a histogram has, and that only a summary has.
-    histogram_at: Option<YamlPosition>,
-    summary_at: Option<YamlPosition>,
     buckets: Option<Vec<f64>>,
     quantiles: Option<Vec<f64>>,
     max_age: Option<Duration>,
@@ -59,27 +56,23 @@ pub(super) fn read(fields: &Fields<'_>, report: &mut ConfigReport) -> ObserverOp
     }
     let summary = section(fields, "summary_options", KeyLevel::SummaryOptions, report);
     let at = |keys: [&str; 2]| keys.into_iter().find_map(|key| fields.get(key)).map(|field| field.key_at);
-    options.histogram_at = at(["histogram_options", "buckets"]);
-    options.summary_at = at(["summary_options", "quantiles"]);
+    let histogram_at = at(["histogram_options", "buckets"]);
+    let summary_at = at(["summary_options", "quantiles"]);
+    let implied = histogram_at.map(|_| ObserverKind::Histogram).or(summary_at.map(|_| ObserverKind::Summary));
+    options.kind = options.kind.or(implied);
     options.buckets = buckets(histogram.as_ref(), report).or_else(|| buckets(Some(fields), report));
     options.quantiles = quantiles(summary.as_ref(), report).or_else(|| quantiles(Some(fields), report));
     if let Some(summary) = summary {
         options.max_age = max_age(&summary, report);
-        options.age_buckets = summary.count("age_buckets", 1, report).map(|count| count.value);
+        options.age_buckets = summary.count("age_buckets", 1..=u32::MAX, report).map(|count| count.value);
         // weir has buckets instead of samples
-        summary.count("buf_cap", 0, report);
+        summary.count("buf_cap", 0..=u32::MAX, report);
     }
-    if let (Some(ObserverKind::Histogram), Some(at)) = (options.kind, options.summary_at) {
+    if let (Some(ObserverKind::Histogram), Some(at)) = (options.kind, summary_at) {
         report.error(at, "a histogram has no quantiles; write 'observer_type: summary', or remove this key");
     }
-    if let (Some(ObserverKind::Summary), Some(at)) = (options.kind, options.histogram_at) {
+    if let (Some(ObserverKind::Summary), Some(at)) = (options.kind, histogram_at) {
         report.error(at, "a summary has no buckets; write 'observer_type: histogram', or remove this key");
-    }
-    if let (None, Some(_), Some(at)) = (options.kind, options.histogram_at, options.summary_at) {
-        report.error(
-            at,
-            "a metric has either buckets or quantiles; write 'observer_type', and remove the others",
-        );
     }
     options
 }
@@ -171,8 +164,7 @@ fn max_age(fields: &Fields<'_>, report: &mut ConfigReport) -> Option<Duration> {
 
 impl ObserverOptions {
     pub(super) fn resolve(&self, defaults: &Self, scale: f64) -> Observer {
-        let kind = self.kind.or_else(|| self.implied()).or(defaults.kind).or_else(|| defaults.implied());
-        match kind.unwrap_or(ObserverKind::Histogram) {
+        match self.kind.or(defaults.kind).unwrap_or(ObserverKind::Histogram) {
             ObserverKind::Histogram => {
                 let buckets = self.buckets.as_ref().or(defaults.buckets.as_ref());
                 let bound = |written: &f64| BucketBound { written: *written, nanos: nanos(*written, scale) };
@@ -188,12 +180,6 @@ impl ObserverOptions {
                 age_buckets: self.age_buckets.or(defaults.age_buckets).unwrap_or(WINDOW.1),
             }),
         }
-    }
-
-    fn implied(&self) -> Option<ObserverKind> {
-        let kind = |at: Option<YamlPosition>, kind| at.map(|_| kind);
-        kind(self.histogram_at, ObserverKind::Histogram)
-            .or_else(|| kind(self.summary_at, ObserverKind::Summary))
     }
 }
 

@@ -8,15 +8,13 @@ use super::{
     keys::KeyLevel,
     scalar::brief,
     share, split,
-    tier::{self, LimitKind, OURS, PACE, REFERENCE},
+    tier::{self, LimitKind},
     yaml::{Value, YamlNode, YamlPosition},
 };
 use weir_limit::{
     Coordination, GiveBack, Limit, OnStoreFailure, OverLimitPolicy, RuleCoordination, Tier, Unit,
     share::Sharing,
 };
-
-const COORDINATION: [&str; 4] = ["coordination", "sync_interval", "on_store_failure", "instances"];
 
 /// Each is a counter for each value, and every request is checked against all of them.
 const MAX_TIERS: usize = 64;
@@ -153,7 +151,7 @@ fn tiers(
     inherited: Option<LimitKind>,
     report: &mut ConfigReport,
 ) -> Option<(Limit, Option<Sharing>)> {
-    for key in REFERENCE.into_iter().chain(OURS).chain(PACE).chain(["share"]) {
+    for key in KeyLevel::Tier.keys().filter(|key| *key != "algorithm") {
         if let Some(field) = fields.get(key) {
             report
                 .error(field.key_at, format!("'{key}' cannot be combined with 'tiers'; move it into a tier"));
@@ -216,13 +214,7 @@ fn tiers(
 }
 
 fn check_unlimited(fields: &Fields<'_>, report: &mut ConfigReport) {
-    for key in REFERENCE
-        .into_iter()
-        .chain(OURS)
-        .chain(PACE)
-        .chain(["algorithm", "tiers", "share", "shadow", "give_back"])
-        .chain(COORDINATION)
-    {
+    for key in KeyLevel::RateLimit.keys().filter(|key| !matches!(*key, "unlimited" | "name" | "replaces")) {
         let Some(field) = fields.get(key) else {
             continue;
         };

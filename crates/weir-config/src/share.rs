@@ -29,7 +29,7 @@ pub(super) fn read(fields: &Fields<'_>, read: Option<&Read>, report: &mut Config
     let borrow = fields.choice("borrow", &BORROW, report).unwrap_or_default();
     let lend = fields.choice("lend", &LEND, report);
     let count = |key: &str, range: RangeInclusive<u32>, report: &mut ConfigReport| {
-        fields.count_in(key, range, report).map(|field| field.value)
+        fields.count(key, range, report).map(|field| field.value)
     };
     let sharing = Sharing {
         borrow,

@@ -119,7 +119,7 @@ fn instances(fields: &Fields<'_>, report: &mut ConfigReport) -> Option<Field<Ins
         }
         return Some(Field { at: field.at, key_at: field.key_at, value: InstancesKey::OfName(name?.into()) });
     }
-    let field = fields.count_in("instances", 1..=u16::MAX.into(), report)?;
+    let field = fields.count("instances", 1..=u16::MAX.into(), report)?;
     let number = u16::try_from(field.value).ok().and_then(NonZeroU16::new)?;
     Some(Field { at: field.at, key_at: field.key_at, value: InstancesKey::Number(number) })
 }

@@ -9,12 +9,9 @@ use super::{
 };
 use weir_limit::{Algorithm, Bucket, Period, Refill, Tier, Unit};
 
-pub(super) const REFERENCE: [&str; 3] = ["unit", "requests_per_unit", "unit_multiplier"];
+const REFERENCE: [&str; 3] = ["unit", "requests_per_unit", "unit_multiplier"];
 
-pub(super) const OURS: [&str; 2] = ["requests", "per"];
-
-/// The keys of a token bucket, or of smooth windows.
-pub(super) const PACE: [&str; 4] = ["smooth", "burst", "refill", "strict"];
+const OURS: [&str; 2] = ["requests", "per"];
 
 /// What flows in during this time, in nanoseconds, is the least burst: timers have slots of a millisecond.
 const LEAST_BURST: u128 = 2_000_000;
@@ -97,8 +94,8 @@ impl LimitKind {
 }
 
 fn reference(fields: &Fields<'_>, key_at: YamlPosition, report: &mut ConfigReport) -> Option<(u32, Period)> {
-    let requests = fields.count("requests_per_unit", 0, report);
-    let multiplier = fields.count("unit_multiplier", 1, report);
+    let requests = fields.count("requests_per_unit", 0..=u32::MAX, report);
+    let multiplier = fields.count("unit_multiplier", 1..=u32::MAX, report);
     let field = fields.text("unit", report);
     let text = field.map_or("", |unit| unit.value);
     let Some(unit) = Unit::parse(text) else {
@@ -132,7 +129,7 @@ fn multiplied(unit: Period, multiplier: Option<Field<u32>>, report: &mut ConfigR
 }
 
 fn ours(fields: &Fields<'_>, report: &mut ConfigReport) -> Option<(u32, Period)> {
-    let requests = fields.count("requests", 0, report);
+    let requests = fields.count("requests", 0..=u32::MAX, report);
     let per = fields.text("per", report);
     for (there, missing, right) in [("per", "requests", "requests: 100"), ("requests", "per", "per: 1m")] {
         if let (Some(field), None) = (fields.get(there), fields.get(missing)) {
@@ -174,7 +171,7 @@ fn bucket(
         return None;
     }
     let strict = fields.flag("strict", report);
-    let burst = match fields.count("burst", 1, report) {
+    let burst = match fields.count("burst", 1..=u32::MAX, report) {
         // an invalid value was reported
         None if fields.get("burst").is_some() => return None,
         None => requests,
@@ -201,7 +198,7 @@ fn smooth(
     period: Period,
     report: &mut ConfigReport,
 ) -> Option<Read> {
-    let burst = match fields.count("burst", 1, report) {
+    let burst = match fields.count("burst", 1..=u32::MAX, report) {
         // an invalid value was reported
         None if fields.get("burst").is_some() => return None,
         // each hit of a burst takes one from the rate of a sliding window
@@ -236,8 +233,7 @@ fn smooth(
 }
 
 fn reject_bucket_keys(fields: &Fields<'_>, is_smooth: bool, report: &mut ConfigReport) {
-    let bucket_keys = PACE.into_iter().filter(|key| *key != "smooth" && !(is_smooth && *key == "burst"));
-    for key in bucket_keys {
+    for key in ["burst", "refill", "strict"].into_iter().filter(|key| !(is_smooth && *key == "burst")) {
         if let Some(field) = fields.get(key) {
             let or_smooth = if key == "burst" { " or 'smooth: true'" } else { "" };
             report.error(

@@ -75,7 +75,7 @@ pub(super) enum Value {
     Map(Vec<(Rc<YamlNode>, Rc<YamlNode>)>),
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct YamlFault {
     pub(super) at: YamlPosition,
     pub(super) message: String,
@@ -108,7 +108,7 @@ impl From<Span> for YamlPosition {
 // === impl YamlFault ===
 
 impl YamlFault {
-    fn new(at: YamlPosition, message: impl Into<String>) -> Self {
+    pub(super) fn new(at: YamlPosition, message: impl Into<String>) -> Self {
         Self { at, message: message.into() }
     }
 

@@ -95,10 +95,9 @@ pub(super) fn own_metrics(stats: &Stats, rules: &BTreeMap<Vec<String>, RuleTotal
                 add(rule, Metric::counter("weir.over_limit_hits", help, hits).label("reason", reason));
             }
         }
-        let [_, (_, returned), (_, denied)] = RareCounts::NAMES else { continue };
-        for (name, help, hits) in [
-            ("weir.hits_returned", returned, rare.returned),
-            ("weir.hits_return_denied", denied, rare.return_denied),
+        for (name, (_, help), hits) in [
+            ("weir.hits_returned", RareCounts::NAMES[1], rare.returned),
+            ("weir.hits_return_denied", RareCounts::NAMES[2], rare.return_denied),
         ] {
             if hits > 0 {
                 add(rule, Metric::counter(name, help, hits));
@@ -153,7 +152,7 @@ pub(super) fn response_time(method: &str) -> String {
     format!("ratelimit_server.{method}.response_time")
 }
 
-/// Adds up counters of one name: what names have of rules and labels of callers may be the same steps.
+/// Adds up counters of one name: rules and labels of callers may have the same steps.
 fn add(values: &mut BTreeMap<String, StatValue>, name: String, value: StatValue) {
     match (values.get_mut(&name), value) {
         (Some(StatValue::Counter(sum)), StatValue::Counter(more)) => *sum = sum.saturating_add(more),

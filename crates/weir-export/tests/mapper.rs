@@ -259,7 +259,7 @@ fn errors_have_their_places_and_say_what_would_be_right() {
         ),
         (
             "mappings:\n- {match: a, name: a, buckets: [1], quantiles: [{quantile: 0.5}]}",
-            "2:37: a metric has either buckets or quantiles; write 'observer_type'",
+            "2:37: a histogram has no quantiles; write 'observer_type: summary', or remove this key",
         ),
         (
             "mappings:\n- {match: a, name: a, buckets: [0.3, 0.3]}",

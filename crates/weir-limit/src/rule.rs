@@ -269,8 +269,10 @@ impl Limit {
 
 // === impl Origin ===
 
+/// `file:line:column`; only the file if the line is 0.
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}", self.file, self.line, self.column)
+        let Self { file, line, column } = self;
+        if *line == 0 { f.write_str(file) } else { write!(f, "{file}:{line}:{column}") }
     }
 }

@@ -134,8 +134,8 @@ async fn the_metrics_have_the_labels_of_the_rule() {
         [
             r#"weir_shadow_limit{domain="d",key1="k",per="1h"} 9"#,
             r#"weir_shadow_limit{domain="d",key1="k",per="1m"} 1"#,
-            r#"weir_shadow_within_limit_total{domain="d",key1="k"} 1"#,
             r#"weir_shadow_over_limit_total{domain="d",key1="k"} 1"#,
+            r#"weir_shadow_within_limit_total{domain="d",key1="k"} 1"#,
         ]
     );
     let stats = snapshot(&service.stats);

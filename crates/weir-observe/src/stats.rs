@@ -39,7 +39,7 @@ const MAX_ABSENT_BYTES: usize = 256 << 10;
 
 /// All stats of the process. Counters outlive their rules by a day, unless many rules are gone. A rule's name is its
 /// domain, then the steps below it, such as `["shop", "tenant_acme"]`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Stats {
     rules: RwLock<RuleTable>,
     unknown_domains: CallerNames,
@@ -49,7 +49,7 @@ pub struct Stats {
     refinement: RwLock<Option<Refinement>>,
     /// Weak: a source usually holds the stats, too.
     sources: RwLock<Vec<Weak<dyn Source>>>,
-    max_dynamic_names: usize,
+    max_dynamic_names: MaxDynamicNames,
     replaces_dots: AtomicBool,
     /// Configurations that were loaded.
     pub config_load_success: Counter,
@@ -68,6 +68,9 @@ pub struct Stats {
     /// Descriptors that were not counted under the name that their values make, because a bound on names was reached.
     pub names_rejected: Counter,
 }
+
+#[derive(Debug)]
+struct MaxDynamicNames(usize);
 
 type SharedName = Arc<[Box<str>]>;
 
@@ -98,9 +101,9 @@ struct Absence {
 
 // === impl Stats ===
 
-impl Default for Stats {
+impl Default for MaxDynamicNames {
     fn default() -> Self {
-        Self::new(MAX_DYNAMIC_NAMES)
+        Self(MAX_DYNAMIC_NAMES)
     }
 }
 
@@ -108,25 +111,7 @@ impl Stats {
     /// Callers may create up to `max_dynamic_names` names of rules, from values that are part of a name.
     #[must_use]
     pub fn new(max_dynamic_names: usize) -> Self {
-        Self {
-            rules: RwLock::default(),
-            unknown_domains: CallerNames::default(),
-            unknown_keys: CallerNames::default(),
-            rule_limits: ArcSwap::default(),
-            methods: RwLock::default(),
-            refinement: RwLock::default(),
-            sources: RwLock::default(),
-            max_dynamic_names,
-            replaces_dots: AtomicBool::default(),
-            config_load_success: Counter::default(),
-            config_load_error: Counter::default(),
-            config_rejected: Gauge::default(),
-            config_loaded_at: Gauge::default(),
-            global_shadow_mode: Counter::default(),
-            redis_error: Counter::default(),
-            service_error: Counter::default(),
-            names_rejected: Counter::default(),
-        }
+        Self { max_dynamic_names: MaxDynamicNames(max_dynamic_names), ..Self::default() }
     }
 
     /// From now on `_` replaces dots in keys and values in names of stats, so that each is one step.
@@ -161,7 +146,7 @@ impl Stats {
                 return Some(Arc::clone(&known.stats));
             }
             // a full registry is the lasting state under hostile values: it must not cost the write lock
-            if !rules.has_room(length, self.max_dynamic_names) {
+            if !rules.has_room(length, self.max_dynamic_names.0) {
                 self.names_rejected.add(1);
                 return None;
             }
@@ -170,7 +155,7 @@ impl Stats {
         if let Some(known) = rules.by_name.get(name) {
             return Some(Arc::clone(&known.stats));
         }
-        if !rules.has_room(length, self.max_dynamic_names) {
+        if !rules.has_room(length, self.max_dynamic_names.0) {
             self.names_rejected.add(1);
             return None;
         }

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use super::super::error::DisplayOrigin;
 use weir_limit::{Origin, Pattern, RuleNode, Values};
 
 /// `path` has the domain and the composite keys above. Messages are built on demand: there may be millions.
@@ -22,7 +21,7 @@ fn walk(path: &mut Vec<String>, nodes: &[RuleNode], report: &mut impl FnMut(&Ori
             if let Some(first) = seen.insert((&node.key, value), &node.origin) {
                 report(&node.origin, &|| {
                     let separator = if value.is_empty() { "" } else { "_" };
-                    let (path, key, first) = (path.join("."), &node.key, DisplayOrigin(first));
+                    let (path, key, first) = (path.join("."), &node.key, first);
                     format!(
                         "duplicate descriptor composite key '{path}.{key}{separator}{value}'; the first is at {first}"
                     )

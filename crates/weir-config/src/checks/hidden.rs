@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::super::error::{ConfigReport, DisplayOrigin};
+use super::super::error::ConfigReport;
 use weir_limit::{Domain, Limit, Origin, RuleNode, Values};
 
 /// The time grows with the product of specific and nested descriptors; those after that many are not checked.
@@ -30,9 +30,9 @@ fn level(nodes: &[RuleNode], report: &mut ConfigReport, steps: &mut usize) {
                 format!(
                     "this descriptor hides the rule at {} from {name}: it is tried before '{}' at {}, and matching does \
                      not go back; write the nested descriptor here, too, without a rate_limit if {name} has none",
-                    DisplayOrigin(rule),
+                    rule,
                     general.key,
-                    DisplayOrigin(&general.origin),
+                    general.origin,
                 )
             });
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::super::error::{ConfigReport, DisplayOrigin};
+use super::super::error::ConfigReport;
 use weir_limit::{Domain, Pattern, Rule, RuleNode, Values};
 
 /// Wildcards of one key and level. The time grows with the square of their number: later ones are not checked.
@@ -43,7 +43,7 @@ fn unreachable(nodes: &[RuleNode], report: &mut ConfigReport) {
                 format!(
                     "this descriptor never matches: '{}' at {} is tried first and matches all of its values",
                     pattern.text(),
-                    DisplayOrigin(&earlier.origin)
+                    earlier.origin
                 )
             });
         }

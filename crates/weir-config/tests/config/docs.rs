@@ -174,7 +174,7 @@ descriptors:
     let mut checked = 0;
     for message in errors.chain(warnings) {
         let text = text_before_place(message);
-        let start = text.split(" values,").next().unwrap_or_default();
+        let start = text.split(" descriptors,").next().unwrap_or_default();
         assert!(page.contains(start), "{start}");
         checked += 1;
     }

@@ -402,7 +402,10 @@ fn a_limit_in_the_shadow_is_checked_like_any_other() {
     for (shadow, expected) in [
         ("{requests: 5, per: 1y}", "f.yaml:7:34: invalid period '1y'"),
         ("{requests: 5}", "f.yaml:7:16: 'requests' requires 'per'"),
-        ("5", "f.yaml:7:15: error loading config file: 'shadow' must be a mapping of requests, per, unit"),
+        (
+            "5",
+            "f.yaml:7:15: error loading config file: 'shadow' must be a mapping of unit, requests_per_unit",
+        ),
         ("{requests: 5, per: 1m, burst: 2}", "f.yaml:7:38: 'burst' requires 'algorithm: token_bucket'"),
         (
             "{requests: 5, per: 1m, name: n}",

@@ -7,8 +7,7 @@ use weir_observe::text::shortened;
 const MAX_TEXT: usize = 500;
 
 /// The reason of the last failure. OpenTelemetry's exporters do not tell it, so the connections put it here.
-#[derive(Debug, Default)]
-pub(crate) struct Cause(Mutex<Option<String>>);
+pub(crate) type Cause = Mutex<Option<String>>;
 
 /// Bounds the messages about a collector that cannot be reached: there is one until exports succeed again.
 #[derive(Debug)]
@@ -16,18 +15,6 @@ pub(crate) struct FailureLog {
     /// What is sent, such as `traces`.
     signal: &'static str,
     is_failing: bool,
-}
-
-// === impl Cause ===
-
-impl Cause {
-    pub(crate) fn set(&self, cause: String) {
-        *self.0.lock() = Some(cause);
-    }
-
-    pub(crate) fn take(&self) -> Option<String> {
-        self.0.lock().take()
-    }
 }
 
 // === impl FailureLog ===

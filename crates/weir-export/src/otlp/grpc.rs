@@ -31,7 +31,7 @@ pub(crate) fn channel(settings: &ExportSettings, cause: Arc<Cause>) -> Result<Ch
             connected
                 .unwrap_or_else(|_| late())
                 .map(TokioIo::new)
-                .inspect_err(|error| cause.set(error.clone()))
+                .inspect_err(|error| *cause.lock() = Some(error.clone()))
         }
     });
     Ok(endpoint.map_err(|error| error.to_string())?.connect_with_connector_lazy(connector))

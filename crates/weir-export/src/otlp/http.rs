@@ -47,9 +47,9 @@ impl HttpClient for HttpConnection {
         let sent = timeout(settings.timeout, self.0.send(request)).await;
         let sent = sent.unwrap_or_else(|_| Err(format!("no answer within {:?}", settings.timeout)));
         match &sent {
-            Err(error) => cause.set(error.clone()),
+            Err(error) => *cause.lock() = Some(error.clone()),
             Ok(response) if !response.status().is_success() => {
-                cause.set(failure(response.status(), response.body()));
+                *cause.lock() = Some(failure(response.status(), response.body()));
             }
             Ok(_) => {}
         }

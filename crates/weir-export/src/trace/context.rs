@@ -23,7 +23,11 @@ pub(super) fn parent(headers: &HeaderMap) -> Option<SpanContext> {
     b3.or_else(|| {
         let propagator = TraceContextPropagator::new();
         let context = propagator.extract_with_context(&Context::new(), &HeaderExtractor(headers));
-        Some(context.span().span_context().clone()).filter(SpanContext::is_valid)
+        let parent = Some(context.span().span_context().clone()).filter(SpanContext::is_valid)?;
+        // the propagator reads the first header only
+        let states = headers.get_all("tracestate").iter().filter_map(|state| state.to_str().ok());
+        let state = states.collect::<Vec<_>>().join(",").parse().unwrap_or_default();
+        Some(SpanContext::new(parent.trace_id(), parent.span_id(), parent.trace_flags(), true, state))
     })
 }
 
@@ -115,7 +119,7 @@ mod tests {
             let states = states.iter().map(|state| ("tracestate", *state));
             of(&states.chain([parent]).collect::<Vec<_>>()).expect("a parent").trace_state().header()
         };
-        assert_eq!(state(&["a=1,b=2, c=3 "]), "a=1,b=2,c=3");
+        assert_eq!(state(&["a=1,b=2", " c=3 "]), "a=1,b=2,c=3");
         assert_eq!(state(&["a"]), "");
     }
 

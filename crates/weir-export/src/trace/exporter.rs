@@ -152,12 +152,12 @@ impl SpanExporter for TraceExporter {
         match sent.await {
             Ok(Ok(())) => {
                 self.counts.exported.add(spans);
-                self.cause.take();
+                self.cause.lock().take();
                 self.log.lock().succeeded();
             }
             Ok(Err(error)) => {
                 self.counts.failed.add(spans);
-                self.log.lock().failed(&self.cause.take().unwrap_or_else(|| error.to_string()));
+                self.log.lock().failed(&self.cause.lock().take().unwrap_or_else(|| error.to_string()));
             }
             // the process has stopped
             Err(_) => self.counts.failed.add(spans),

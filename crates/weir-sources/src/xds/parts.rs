@@ -44,6 +44,8 @@ enum PartKind {
     Resource,
     Config,
     Descriptor,
+    Limit,
+    Replaced,
     Struct,
     Entry,
     Value,
@@ -80,14 +82,11 @@ impl PartBounds {
             levels += usize::from(kind == PartKind::Descriptor);
             while let Some((tag, field)) = next(&mut rest) {
                 if let Some(kind) = kind.part(tag) {
+                    is_rule |= kind == PartKind::Limit;
                     unread.push(Unread { kind, fields: field, levels, texts: 0 });
                     parts += 1;
                 } else if kind == PartKind::Descriptor && matches!(tag, KEY | VALUE) {
                     texts += field.len();
-                } else if kind == PartKind::Descriptor && tag == RATE_LIMIT {
-                    // several are decoded to one
-                    is_rule = true;
-                    parts += replaced(field);
                 }
                 if parts > self.parts {
                     return Err(ExceededPart::Parts(self.parts));
@@ -95,7 +94,7 @@ impl PartBounds {
             }
             if is_rule {
                 paths = paths.saturating_add(texts);
-                parts += 1 + levels / LEVELS_PER_PART;
+                parts += levels / LEVELS_PER_PART;
             }
             if parts > self.parts {
                 return Err(ExceededPart::Parts(self.parts));
@@ -114,10 +113,6 @@ impl PartBounds {
 /// Fields of a descriptor.
 const KEY: u32 = 1;
 const VALUE: u32 = 2;
-const RATE_LIMIT: u32 = 3;
-
-/// The field of a limit with those that it replaces.
-const REPLACES: u32 = 5;
 
 // === impl PartKind ===
 
@@ -127,6 +122,8 @@ impl PartKind {
             (Self::Response, 2) => Self::Resource,
             (Self::Resource, 2) => Self::Config,
             (Self::Config, 3) | (Self::Descriptor, 4) => Self::Descriptor,
+            (Self::Descriptor, 3) => Self::Limit,
+            (Self::Limit, 5) => Self::Replaced,
             (Self::Descriptor, 8) | (Self::Value, 5) => Self::Struct,
             (Self::Struct, 1) => Self::Entry,
             (Self::Entry, 2) | (Self::List, 1) => Self::Value,
@@ -134,10 +131,6 @@ impl PartKind {
             _ => return None,
         })
     }
-}
-
-fn replaced(mut limit: &[u8]) -> usize {
-    std::iter::from_fn(|| next(&mut limit)).filter(|(tag, _)| *tag == REPLACES).count()
 }
 
 /// Returns the number and contents of the next field of `rest`; empty contents for a number. Returns none at the end,

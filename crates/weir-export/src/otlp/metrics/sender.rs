@@ -74,7 +74,7 @@ impl Sender {
                 let sent = client.export(request).await;
                 sent.map(|response| AcceptedPoints::of(response.into_inner())).map_err(|status| {
                     // a connection that could not be opened has a cause already
-                    self.cause.take().unwrap_or_else(|| {
+                    self.cause.lock().take().unwrap_or_else(|| {
                         format!("the collector answers {:?}: {}", status.code(), status.message())
                     })
                 })
@@ -86,7 +86,7 @@ impl Sender {
                         let body = ExportMetricsServiceResponse::decode(&**response.body());
                         Ok(AcceptedPoints::of(body.unwrap_or_default()))
                     }
-                    None => Err(self.cause.take().unwrap_or_default()),
+                    None => Err(self.cause.lock().take().unwrap_or_default()),
                 }
             }
         }
