@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use weir_net::tls::ClientTls;
 use weir_remotes::{
-    memcached::{MemcachedSettings, NameServers, ServerSource, SrvName},
+    memcached::{DnsName, MemcachedSettings, NameServers, ServerSource},
     redis::Address,
 };
 
@@ -64,7 +64,7 @@ fn servers(read: &mut SettingReader<'_>, refresh: Duration) -> Option<ServerSour
             addresses.map(ServerSource::List)
         }
         (None, Some(srv)) => {
-            let name = SrvName::parse(&srv.value);
+            let name = DnsName::parse_service(&srv.value);
             if name.is_none() {
                 read.reject(srv, NAME);
             }
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn a_name_with_srv_records_may_stand_for_the_servers() {
         let srv = ("MEMCACHE_SRV", "_memcache._tcp.example.org");
-        let name = SrvName::parse(srv.1).expect("it is valid");
+        let name = DnsName::parse_service(srv.1).expect("it is valid");
         let source =
             |refresh| ServerSource::Srv { name: name.clone(), refresh, name_servers: NameServers::System };
         assert_eq!(memcached_of(&[srv]).servers, source(None));

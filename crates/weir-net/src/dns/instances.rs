@@ -9,7 +9,11 @@ use std::{
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::{addresses::count_addresses, name::DnsName, resolver::NameServers};
+use super::{
+    message::{Record, RecordKind},
+    name::DnsName,
+    resolver::{NameServers, look_up},
+};
 use weir_limit::{Period, Timestamp, part::UNKNOWN_INSTANCES};
 
 const FIRST: Duration = Duration::from_secs(2);
@@ -41,6 +45,15 @@ struct InstanceNumber {
     /// A smaller one, and when it takes effect.
     smaller: Option<(NonZeroU16, Timestamp)>,
     fails: bool,
+}
+
+/// The number of its IPv4 addresses, or of its IPv6 addresses if there are more; at least 1. The error is for people.
+async fn count_addresses(name: &str, name_servers: &NameServers) -> Result<usize, String> {
+    let name = DnsName::parse(name).ok_or_else(|| format!("{name} is no name"))?;
+    let found = look_up(&name, &[RecordKind::A, RecordKind::Aaaa], name_servers).await?;
+    let v4 =
+        found.iter().filter(|record| matches!(record, Record::Address(address) if address.is_ipv4())).count();
+    Ok(v4.max(found.len() - v4))
 }
 
 // === impl DnsSettings ===
@@ -115,13 +128,8 @@ impl DnsInstances {
 
     async fn look_up(&self, names: &[Box<str>], longest: Duration) -> Vec<(Box<str>, Result<usize, String>)> {
         let found = join_all(names.iter().map(async |name| {
-            let found = match DnsName::parse(name) {
-                Some(parsed) => {
-                    timeout(longest, count_addresses(&parsed, &self.settings.name_servers)).await.ok()?
-                }
-                None => Err(format!("{name} is no name")),
-            };
-            Some((name.clone(), found))
+            let counting = count_addresses(name, &self.settings.name_servers);
+            Some((name.clone(), timeout(longest, counting).await.ok()?))
         }));
         found.await.into_iter().flatten().collect()
     }

@@ -4,9 +4,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::name::{DnsName, MAX_NAME};
 
-const CNAME: u16 = 5;
-const INTERNET: u16 = 1;
-
 /// A kind of record that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordKind {
@@ -32,24 +29,81 @@ pub enum Record {
     },
 }
 
-/// The type of the record that announces how long an answer may be (RFC 6891), and that length.
+const INTERNET: u16 = 1;
+
+/// The bytes before the question.
+const HEADER: usize = 12;
+
+/// The type of the record that announces how long an answer may be (RFC 6891), that length, and its own.
 const OPT: u16 = 41;
 pub(super) const MAX_ANSWER: u16 = 4_096;
+const OPT_BYTES: usize = 11;
 
 /// Pointers included: a name may point to itself.
 const MAX_LABELS: usize = 128;
 
-const MAX_ALIASES: usize = 8;
-
 /// What a name server answered.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum DnsAnswer {
-    /// What the records say, each once, in no order; at least one.
+    /// What the records say, each once, in no order.
     Records(Vec<Record>),
-    NoRecords,
     Truncated,
     Failed(u8),
     Malformed,
+}
+
+/// Encodes a query for `name`.
+pub(super) fn query(name: &DnsName, kind: RecordKind, id: u16) -> Vec<u8> {
+    const RECURSION_DESIRED: u16 = 0x0100;
+    let mut query = Vec::with_capacity(300);
+    // one question, no answer, no authority, one additional record
+    for field in [id, RECURSION_DESIRED, 1, 0, 0, 1] {
+        query.extend_from_slice(&field.to_be_bytes());
+    }
+    for label in name.labels() {
+        // valid names have labels of at most 63 bytes
+        query.push(u8::try_from(label.len()).unwrap_or(63));
+        query.extend_from_slice(label.as_bytes());
+    }
+    query.push(0);
+    for field in [kind as u16, INTERNET] {
+        query.extend_from_slice(&field.to_be_bytes());
+    }
+    query.push(0);
+    for field in [OPT, MAX_ANSWER, 0, 0, 0] {
+        query.extend_from_slice(&field.to_be_bytes());
+    }
+    query
+}
+
+/// None if `message` does not answer `query`, which asks for records of `kind`.
+pub(super) fn parse_answer(message: &[u8], query: &[u8], kind: RecordKind) -> Option<DnsAnswer> {
+    const IS_ANSWER: u8 = 0x80;
+    const IS_TRUNCATED: u8 = 2;
+    const NO_SUCH_NAME: u8 = 3;
+    let [_, _, flags, code, ..] = *message else { return None };
+    if message[..2] != query[..2] || flags & IS_ANSWER == 0 {
+        return None;
+    }
+    // servers repeat the question as it was, except for upper and lower case
+    let question = &query[HEADER..query.len() - OPT_BYTES];
+    let repeated = message.get(HEADER..HEADER + question.len());
+    let is_repeated = repeated.is_some_and(|repeated| repeated.eq_ignore_ascii_case(question));
+    Some(match code & 0xf {
+        code if !matches!(code, 0 | NO_SUCH_NAME) => DnsAnswer::Failed(code),
+        _ if !is_repeated => DnsAnswer::Malformed,
+        NO_SUCH_NAME => DnsAnswer::Records(Vec::new()),
+        _ if flags & IS_TRUNCATED != 0 => DnsAnswer::Truncated,
+        _ => {
+            let reader = MessageReader { message, at: HEADER + question.len() };
+            reader.records(kind).map_or(DnsAnswer::Malformed, DnsAnswer::Records)
+        }
+    })
+}
+
+struct MessageReader<'a> {
+    message: &'a [u8],
+    at: usize,
 }
 
 // === impl RecordKind ===
@@ -64,169 +118,42 @@ impl RecordKind {
     }
 }
 
-// === impl DnsName ===
-
-impl DnsName {
-    /// Encodes a query for the name.
-    #[must_use]
-    pub fn query(&self, kind: RecordKind, id: u16) -> Vec<u8> {
-        const RECURSION_DESIRED: u16 = 0x0100;
-        let mut query = Vec::with_capacity(300);
-        // one question, no answer, no authority, one additional record
-        for field in [id, RECURSION_DESIRED, 1, 0, 0, 1] {
-            query.extend_from_slice(&field.to_be_bytes());
-        }
-        for label in self.name.split('.') {
-            // valid names have labels of at most 63 bytes
-            query.push(u8::try_from(label.len()).unwrap_or(63));
-            query.extend_from_slice(label.as_bytes());
-        }
-        query.push(0);
-        for field in [kind as u16, INTERNET] {
-            query.extend_from_slice(&field.to_be_bytes());
-        }
-        query.push(0);
-        for field in [OPT, MAX_ANSWER, 0, 0, 0] {
-            query.extend_from_slice(&field.to_be_bytes());
-        }
-        query
-    }
-}
-
-/// None if `message` answers another query.
-pub(super) fn parse_answer(message: &[u8], id: u16, name: &DnsName, kind: RecordKind) -> Option<DnsAnswer> {
-    const IS_ANSWER: u16 = 0x8000;
-    let mut reader = MessageReader { message, at: 0 };
-    let (answered, flags) = (reader.u16()?, reader.u16()?);
-    if answered != id || flags & IS_ANSWER == 0 {
-        return None;
-    }
-    let code = flags.to_be_bytes()[1] & 0xf;
-    match reader.head(code, &name.name, kind) {
-        None => Some(DnsAnswer::Malformed),
-        Some(MessageHead { is_ours: false, .. }) => None,
-        Some(MessageHead { answers, .. }) => {
-            Some(parse_rest(reader, flags, answers, &name.name, kind).unwrap_or(DnsAnswer::Malformed))
-        }
-    }
-}
-
-/// The name that a message asks about.
-#[cfg(any(debug_assertions, fuzzing))]
-pub(super) fn question(message: &[u8]) -> Option<DnsName> {
-    DnsName::parse(&MessageReader { message, at: 12 }.name()?)
-}
-
-fn parse_rest(
-    mut reader: MessageReader<'_>,
-    flags: u16,
-    answers: u16,
-    name: &str,
-    kind: RecordKind,
-) -> Option<DnsAnswer> {
-    const IS_TRUNCATED: u16 = 0x0200;
-    match flags.to_be_bytes()[1] & 0xf {
-        0 => {}
-        // NXDOMAIN
-        3 => return Some(DnsAnswer::NoRecords),
-        code => return Some(DnsAnswer::Failed(code)),
-    }
-    if flags & IS_TRUNCATED != 0 {
-        return Some(DnsAnswer::Truncated);
-    }
-    let Records { aliases, found } = reader.records(answers, kind)?;
-    let owner = owner(name, &aliases);
-    let found = found.into_iter().filter(|(of, _)| of.eq_ignore_ascii_case(owner));
-    // a lone dot says that there is no such service
-    let is_none = |record: &Record| matches!(record, Record::Service { host, .. } if host.is_empty());
-    let mut records: Vec<Record> =
-        found.map(|(_, record)| record).filter(|record| !is_none(record)).collect();
-    records.sort_unstable();
-    records.dedup();
-    Some(if records.is_empty() { DnsAnswer::NoRecords } else { DnsAnswer::Records(records) })
-}
-
-fn owner<'a>(name: &'a str, aliases: &'a [(String, String)]) -> &'a str {
-    let mut owner = name;
-    for _ in 0..MAX_ALIASES {
-        let Some((_, target)) = aliases.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(owner)) else {
-            break;
-        };
-        owner = target;
-    }
-    owner
-}
-
-struct MessageHead {
-    /// Whether the question is the one that was asked.
-    is_ours: bool,
-    answers: u16,
-}
-
-#[derive(Default)]
-struct Records {
-    aliases: Vec<(String, String)>,
-    found: Vec<(String, Record)>,
-}
-
-struct MessageReader<'a> {
-    message: &'a [u8],
-    at: usize,
-}
-
 // === impl MessageReader ===
 
 impl MessageReader<'_> {
     fn bytes(&mut self, count: usize) -> Option<&[u8]> {
-        let bytes = self.message.get(self.at..self.at.checked_add(count)?)?;
+        let bytes = self.message.get(self.at..self.at + count)?;
         self.at += count;
         Some(bytes)
-    }
-
-    fn skip(&mut self, count: usize) -> Option<()> {
-        self.bytes(count).map(|_| ())
     }
 
     fn u16(&mut self) -> Option<u16> {
         Some(u16::from_be_bytes(self.bytes(2)?.try_into().ok()?))
     }
 
-    /// The question must be for such records of `name`; an error `code` may come without one.
-    fn head(&mut self, code: u8, name: &str, asked_for: RecordKind) -> Option<MessageHead> {
-        let (questions, answers) = (self.u16()?, self.u16()?);
-        self.skip(4)?;
-        let is_ours = match questions {
-            0 if code != 0 => true,
-            1 => {
-                let asked = self.name()?;
-                let (kind, class) = (self.u16()?, self.u16()?);
-                asked.eq_ignore_ascii_case(name) && (kind, class) == (asked_for as u16, INTERNET)
-            }
-            _ => return None,
-        };
-        Some(MessageHead { is_ours, answers })
-    }
-
-    fn records(&mut self, count: u16, asked_for: RecordKind) -> Option<Records> {
-        let mut records = Records::default();
+    /// Those of the name and, if it is an alias, of the one that it stands for: the name server has looked both up.
+    fn records(mut self, asked_for: RecordKind) -> Option<Vec<Record>> {
+        let count = u16::from_be_bytes([self.message[6], self.message[7]]);
+        let mut records = Vec::new();
         for _ in 0..count {
-            let owner = self.name()?;
+            self.name()?;
             let (kind, class) = (self.u16()?, self.u16()?);
-            self.skip(4)?;
+            // the time to live
+            self.bytes(4)?;
             let length = usize::from(self.u16()?);
             let end = self.at + length;
             if end > self.message.len() {
                 return None;
             }
-            match (kind, class) {
-                (CNAME, INTERNET) => records.aliases.push((owner, self.name()?)),
-                (kind, INTERNET) if kind == asked_for as u16 => {
-                    records.found.push((owner, self.record(asked_for, length)?));
-                }
-                _ => {}
+            if (kind, class) == (asked_for as u16, INTERNET) {
+                records.push(self.record(asked_for, length)?);
             }
             self.at = end;
         }
+        // a lone dot says that there is no such service
+        records.retain(|record| !matches!(record, Record::Service { host, .. } if host.is_empty()));
+        records.sort_unstable();
+        records.dedup();
         Some(records)
     }
 
@@ -234,7 +161,7 @@ impl MessageReader<'_> {
         Some(match kind {
             RecordKind::Srv => {
                 // priority and weight
-                self.skip(4)?;
+                self.bytes(4)?;
                 let (port, host) = (self.u16()?, self.name()?);
                 Record::Service { host, port }
             }
@@ -291,7 +218,7 @@ mod tests {
     /// Answers query 7 with SRV records of these ports and targets, each in the domain of the question.
     fn answer(flags: u16, targets: &[(u16, &str)]) -> Vec<u8> {
         let name = DnsName::parse("_m._tcp.example.org").expect("it is valid");
-        let mut message = name.query(RecordKind::Srv, 7);
+        let mut message = query(&name, RecordKind::Srv, 7);
         message.truncate(message.len() - 11);
         message[2..4].copy_from_slice(&flags.to_be_bytes());
         message[6..8].copy_from_slice(&u16::try_from(targets.len()).expect("few").to_be_bytes());
@@ -312,7 +239,7 @@ mod tests {
 
     fn parsed(message: &[u8], id: u16) -> Option<DnsAnswer> {
         let name = DnsName::parse("_m._tcp.example.org").expect("it is valid");
-        parse_answer(message, id, &name, RecordKind::Srv)
+        parse_answer(message, &query(&name, RecordKind::Srv, id), RecordKind::Srv)
     }
 
     fn service(host: &str, port: u16) -> Record {
@@ -332,7 +259,8 @@ mod tests {
     fn addresses_are_read_each_once() {
         let name = DnsName::parse("weir.svc").expect("it is valid");
         let answer = |kind: RecordKind, records: &[&[u8]]| {
-            let mut message = name.query(kind, 7);
+            let query = query(&name, kind, 7);
+            let mut message = query.clone();
             message.truncate(message.len() - 11);
             message[2..4].copy_from_slice(&[0x81, 0x80]);
             message[7] = u8::try_from(records.len()).expect("few");
@@ -342,7 +270,7 @@ mod tests {
                 message.extend_from_slice(&[0xc0, 12, 0, kind as u8, 0, 1, 0, 0, 0, 60, 0, length]);
                 message.extend_from_slice(data);
             }
-            parse_answer(&message, 7, &name, kind)
+            parse_answer(&message, &query, kind)
         };
         let found = |addresses: &[&str]| {
             let record = |address: &&str| Record::Address(address.parse().expect("it is valid"));
@@ -352,15 +280,15 @@ mod tests {
         assert_eq!(answer(RecordKind::A, &records), found(&["10.0.0.1", "10.0.0.2"]));
         let loopback = [[0; 15].as_slice(), &[1]].concat();
         assert_eq!(answer(RecordKind::Aaaa, &[&loopback]), found(&["::1"]));
-        assert_eq!(answer(RecordKind::A, &[]), Some(DnsAnswer::NoRecords));
+        assert_eq!(answer(RecordKind::A, &[]), Some(DnsAnswer::Records(Vec::new())));
         assert_eq!(answer(RecordKind::A, &[&[10, 0, 0]]), Some(DnsAnswer::Malformed));
         assert_eq!(answer(RecordKind::Aaaa, &[&[10, 0, 0, 1]]), Some(DnsAnswer::Malformed));
     }
 
     #[test]
     fn other_answers_are_told_apart() {
-        assert_eq!(parsed(&answer(0x8180, &[]), 7), Some(DnsAnswer::NoRecords));
-        assert_eq!(parsed(&answer(0x8183, &[]), 7), Some(DnsAnswer::NoRecords));
+        assert_eq!(parsed(&answer(0x8180, &[]), 7), Some(DnsAnswer::Records(Vec::new())));
+        assert_eq!(parsed(&answer(0x8183, &[]), 7), Some(DnsAnswer::Records(Vec::new())));
         assert_eq!(parsed(&answer(0x8182, &[]), 7), Some(DnsAnswer::Failed(2)));
         assert_eq!(parsed(&answer(0x8380, &[]), 7), Some(DnsAnswer::Truncated));
         assert_eq!(parsed(&answer(0x0100, &[]), 7), None, "a query is no answer");
@@ -386,7 +314,7 @@ mod tests {
         let mut long = answer(0x8180, &[(1, "a")]);
         let record = long.len() - (12 + 6 + 1 + 1 + 2);
         long[record + 3] = 16;
-        assert_eq!(parsed(&long, 7), Some(DnsAnswer::NoRecords));
+        assert_eq!(parsed(&long, 7), Some(DnsAnswer::Records(Vec::new())));
         long[record + 10] = 1;
         assert!(is_malformed(&long));
     }
@@ -402,61 +330,33 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_to_another_question_is_none() {
+    fn an_answer_repeats_the_question() {
         let message = answer(0x8180, &[(1, "a")]);
-        let other = DnsName::parse("_m._tcp.example.net").expect("it is valid");
-        assert_eq!(parse_answer(&message, 7, &other, RecordKind::Srv), None);
-        assert_eq!(question(&message), DnsName::parse("_m._tcp.example.org"));
         // in upper case
         let mut upper = message.clone();
         upper[14] = b'M';
         assert!(matches!(parsed(&upper, 7), Some(DnsAnswer::Records(_))));
-        // of another type, and of none
+        // of another name, and of another type
+        let mut other = message.clone();
+        other[14] = b'n';
+        assert_eq!(parsed(&other, 7), Some(DnsAnswer::Malformed));
         let mut other = message.clone();
         let kind = 12 + 3 + 5 + 8 + 4 + 1;
         other[kind + 1] = 1;
-        assert_eq!(parsed(&other, 7), None);
-        let mut none = message;
-        none[5] = 0;
-        assert_eq!(parsed(&none, 7), Some(DnsAnswer::Malformed));
-        none[3] |= 4;
-        assert_eq!(parsed(&none, 7), Some(DnsAnswer::Failed(4)));
+        assert_eq!(parsed(&other, 7), Some(DnsAnswer::Malformed));
+        // a failure may come without it
+        assert_eq!(parsed(&[&message[..2], &[0x81, 0x84]].concat(), 7), Some(DnsAnswer::Failed(4)));
     }
 
     #[test]
-    fn records_of_other_names_are_left_out_and_aliases_are_followed() {
-        let host = |name: &str| {
-            let mut bytes = Vec::new();
-            for label in name.split('.') {
-                bytes.push(u8::try_from(label.len()).expect("short"));
-                bytes.extend_from_slice(label.as_bytes());
-            }
-            [&bytes[..], &[0]].concat()
-        };
-        let record = |owner: &str, kind: u8, data: &[u8]| {
-            let length = u8::try_from(data.len()).expect("short");
-            [&host(owner), &[0, kind, 0, 1, 0, 0, 0, 60, 0, length][..], data].concat()
-        };
-        let to =
-            |owner: &str, target: &str| record(owner, 33, &[&[0; 4], &[0, 9][..], &host(target)].concat());
-        let with = |records: &[Vec<u8>]| {
-            let mut message = answer(0x8180, &[]);
-            message[7] = u8::try_from(records.len()).expect("few");
-            message.extend_from_slice(&records.concat());
-            parsed(&message, 7)
-        };
-        let found =
-            |names: &[&str]| Some(DnsAnswer::Records(names.iter().map(|name| service(name, 9)).collect()));
-        let name = "_M._tcp.example.org";
-        assert_eq!(with(&[to("evil.example.net", "x"), to(name, "a")]), found(&["a"]));
-        assert_eq!(with(&[to("evil.example.net", "x")]), Some(DnsAnswer::NoRecords));
-        let alias = |owner: &str, target: &str| record(owner, 5, &host(target));
-        let chain = [to("c.net", "a"), alias(name, "b.net"), alias("b.net", "C.net"), to("b.net", "x")];
-        assert_eq!(with(&chain), found(&["a"]));
-        // aliases of each other
-        assert_eq!(
-            with(&[alias(name, "b.net"), alias("b.net", name), to("d.net", "x")]),
-            Some(DnsAnswer::NoRecords)
-        );
+    fn records_of_an_alias_are_those_of_what_it_stands_for() {
+        // the name of the question is an alias of `a.example.org`, which has a service
+        let mut message = answer(0x8180, &[]);
+        message[7] = 2;
+        let alias = u8::try_from(message.len() + 12).expect("short");
+        message.extend_from_slice(&[0xc0, 12, 0, 5, 0, 1, 0, 0, 0, 60, 0, 4, 1, b'a', 0xc0, 20]);
+        message
+            .extend_from_slice(&[0xc0, alias, 0, 33, 0, 1, 0, 0, 0, 60, 0, 9, 0, 0, 0, 0, 0, 9, 1, b'h', 0]);
+        assert_eq!(parsed(&message, 7), Some(DnsAnswer::Records(vec![service("h", 9)])));
     }
 }

@@ -1,6 +1,5 @@
 //! Looks up names at the name servers of the system: no cache, and no dependency.
 
-mod addresses;
 #[cfg(any(debug_assertions, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;

@@ -9,7 +9,7 @@ pub(super) const MAX_NAME: usize = 253;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DnsName {
     /// In lower case, without the final dot.
-    pub(super) name: String,
+    name: String,
     /// Whether it had a final dot, so that it is not searched below other domains.
     is_absolute: bool,
 }
@@ -30,8 +30,17 @@ impl DnsName {
         valid.then(|| Self { name: name.to_ascii_lowercase(), is_absolute: absolute.is_some() })
     }
 
-    /// The labels, the most specific one first.
-    pub fn labels(&self) -> impl Iterator<Item = &str> {
+    /// Parses a name that has SRV records, of the form `_service._protocol.name`.
+    #[must_use]
+    pub fn parse_service(text: &str) -> Option<Self> {
+        let name = Self::parse(text)?;
+        let labels: Vec<&str> = name.labels().collect();
+        let is_marked = |label: &&str| label.len() > 1 && label.starts_with('_');
+        (labels.len() > 2 && labels[..2].iter().all(is_marked)).then_some(name)
+    }
+
+    /// The most specific one first.
+    pub(super) fn labels(&self) -> impl Iterator<Item = &str> {
         self.name.split('.')
     }
 
@@ -67,6 +76,14 @@ mod tests {
         let longer = "a.".repeat(128);
         for name in ["", ".", "a..b", "a b", "a:80", "a/b", &long, &longer] {
             assert!(DnsName::parse(name).is_none(), "{name}");
+        }
+    }
+
+    #[test]
+    fn services_have_two_marked_labels() {
+        assert!(DnsName::parse_service("_memcache._tcp.example.org").is_some());
+        for name in ["memcached", "_memcache._tcp", "_memcache.tcp.org", "_._tcp.org"] {
+            assert!(DnsName::parse_service(name).is_none(), "{name}");
         }
     }
 

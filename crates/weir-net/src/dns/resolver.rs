@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use super::{
-    message::{DnsAnswer, MAX_ANSWER, Record, RecordKind, parse_answer},
+    message::{DnsAnswer, MAX_ANSWER, Record, RecordKind, parse_answer, query},
     name::DnsName,
 };
 
@@ -40,30 +40,20 @@ struct ResolverConfig {
     attempts: usize,
 }
 
-/// Why a name cannot be looked up. The texts are for people.
+/// Why a name has no records. The text is for people.
 #[derive(Debug, PartialEq, Eq)]
-enum LookUpError {
+struct LookUpError {
+    text: String,
     /// A name server has answered, so that another name may be found.
-    Failed(String),
-    Unreachable(String),
+    is_answered: bool,
 }
 
-/// The error is for people.
+/// Looks up records of all `kinds`: at least one record. The error is for people.
 pub async fn look_up(
     name: &DnsName,
-    kind: RecordKind,
+    kinds: &[RecordKind],
     name_servers: &NameServers,
 ) -> Result<Vec<Record>, String> {
-    let [records] = look_up_all(name, [kind], name_servers).await?;
-    Ok(records)
-}
-
-/// At least one record in all. The error is for people.
-pub(super) async fn look_up_all<const N: usize>(
-    name: &DnsName,
-    kinds: [RecordKind; N],
-    name_servers: &NameServers,
-) -> Result<[Vec<Record>; N], String> {
     let config = match name_servers {
         NameServers::System => {
             // a few lines, which take no time
@@ -81,54 +71,49 @@ pub(super) async fn look_up_all<const N: usize>(
 }
 
 /// Tries the search domains too, until a name has records of any kind. A name that fails does not hide the next.
-async fn look_up_at<const N: usize>(
+async fn look_up_at(
     name: &DnsName,
-    kinds: [RecordKind; N],
+    kinds: &[RecordKind],
     config: &ResolverConfig,
-) -> Result<[Vec<Record>; N], String> {
-    let mut first_failure = None;
+) -> Result<Vec<Record>, String> {
+    let mut failure = None;
     for candidate in name.candidates(&config.search, config.ndots) {
-        let (mut found, mut unreachable) = (kinds.map(|_| Vec::new()), Vec::new());
         let asked = join_all(kinds.iter().map(|kind| ask_any(config, &candidate, *kind))).await;
-        for (records, asked) in found.iter_mut().zip(asked) {
+        // a name server may leave questions of one kind unanswered
+        let is_unreachable = asked.iter().all(|asked| matches!(asked, Err(error) if !error.is_answered));
+        let mut found = Vec::new();
+        for asked in asked {
             match asked {
-                Ok(some) => *records = some.unwrap_or_default(),
-                Err(LookUpError::Failed(error)) => drop(first_failure.get_or_insert(error)),
-                Err(LookUpError::Unreachable(error)) => unreachable.push(error),
+                Ok(records) => found.extend(records),
+                Err(error) => drop(failure.get_or_insert(error.text)),
             }
         }
-        if found.iter().any(|records| !records.is_empty()) {
+        if !found.is_empty() {
             return Ok(found);
         }
-        // a name server may leave questions of one kind unanswered
-        let are_all = unreachable.len() == N;
-        if let Some(error) = unreachable.pop() {
-            if are_all {
-                return Err(error);
-            }
-            first_failure.get_or_insert(error);
+        if is_unreachable {
+            break;
         }
     }
-    Err(first_failure.unwrap_or_else(|| {
-        let kinds = kinds.map(RecordKind::name).join(" or ");
-        format!("{name} has no {kinds} records")
+    Err(failure.unwrap_or_else(|| {
+        let kinds: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
+        format!("{name} has no {} records", kinds.join(" or "))
     }))
 }
 
-/// Asks one server after the other until one answers. None if there are no such records.
+/// Asks one server after the other until one answers.
 async fn ask_any(
     config: &ResolverConfig,
     name: &DnsName,
     kind: RecordKind,
-) -> Result<Option<Vec<Record>>, LookUpError> {
+) -> Result<Vec<Record>, LookUpError> {
     let servers = &config.servers;
-    let (mut error, mut has_answered) = (format!("{RESOLV_CONF} names no server"), false);
+    let (mut error, mut is_answered) = (format!("{RESOLV_CONF} names no server"), false);
     for server in servers.iter().cycle().take(config.attempts * servers.len()) {
         let asked = timeout(config.timeout, ask(*server, name, kind)).await;
-        has_answered |= matches!(asked, Ok(Ok(_)));
+        is_answered |= matches!(asked, Ok(Ok(_)));
         error = match asked {
-            Ok(Ok(DnsAnswer::Records(records))) => return Ok(Some(records)),
-            Ok(Ok(DnsAnswer::NoRecords)) => return Ok(None),
+            Ok(Ok(DnsAnswer::Records(records))) => return Ok(records),
             Ok(Ok(DnsAnswer::Failed(code))) => format!("{server} fails with code {code}"),
             Ok(Ok(DnsAnswer::Truncated)) => format!("the answer of {server} is truncated"),
             Ok(Ok(DnsAnswer::Malformed)) => format!("the answer of {server} is malformed"),
@@ -136,8 +121,7 @@ async fn ask_any(
             Err(_) => format!("{server} does not answer"),
         };
     }
-    let error = format!("cannot look up {name}: {error}");
-    Err(if has_answered { LookUpError::Failed(error) } else { LookUpError::Unreachable(error) })
+    Err(LookUpError { text: format!("cannot look up {name}: {error}"), is_answered })
 }
 
 /// Nobody else can predict it.
@@ -149,8 +133,7 @@ fn random_id() -> io::Result<u16> {
 
 /// Over TCP if the answer is too long for a datagram.
 async fn ask(server: SocketAddr, name: &DnsName, kind: RecordKind) -> io::Result<DnsAnswer> {
-    let id = random_id()?;
-    let query = name.query(kind, id);
+    let query = query(name, kind, random_id()?);
     let local: SocketAddr = if server.is_ipv4() { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
     let socket = UdpSocket::bind(local).await?;
     socket.connect(server).await?;
@@ -158,7 +141,7 @@ async fn ask(server: SocketAddr, name: &DnsName, kind: RecordKind) -> io::Result
     let mut message = vec![0; usize::from(MAX_ANSWER)];
     loop {
         let length = socket.recv(&mut message).await?;
-        match parse_answer(&message[..length], id, name, kind) {
+        match parse_answer(&message[..length], &query, kind) {
             Some(DnsAnswer::Truncated) => break,
             Some(answer) => return Ok(answer),
             // not the answer to this query
@@ -172,7 +155,7 @@ async fn ask(server: SocketAddr, name: &DnsName, kind: RecordKind) -> io::Result
     message.resize(usize::from(length), 0);
     stream.read_exact(&mut message).await?;
     // nothing else can arrive on this connection
-    Ok(parse_answer(&message, id, name, kind).unwrap_or(DnsAnswer::Malformed))
+    Ok(parse_answer(&message, &query, kind).unwrap_or(DnsAnswer::Malformed))
 }
 
 // === impl ResolverConfig ===
@@ -229,7 +212,6 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
-    use crate::dns::message::question;
 
     #[test]
     fn name_servers_and_domains_are_read() {
@@ -257,8 +239,11 @@ mod tests {
             loop {
                 let (length, client) = server.recv_from(&mut query).await.expect("a query");
                 let query = &query[..length];
-                let name = question(query).expect("a name").to_string();
                 let question = &query[12..length - 11];
+                // the first byte is a length, as are those between labels
+                let name = question[1..question.len() - 5].iter();
+                let name: String =
+                    name.map(|byte| if *byte < b'-' { '.' } else { char::from(*byte) }).collect();
                 let answer = if name == records {
                     let header = [query[0], query[1], 0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0];
                     let record =
@@ -282,12 +267,12 @@ mod tests {
         let config = ResolverConfig { servers: vec![address], ..config };
         let name = DnsName::parse("_m._tcp.x").expect("it is valid");
         assert_eq!(
-            look_up_at(&name, [RecordKind::Srv], &config).await,
-            Ok([vec![Record::Service { host: "m".into(), port: 11_211 }]])
+            look_up_at(&name, &[RecordKind::Srv], &config).await,
+            Ok(vec![Record::Service { host: "m".into(), port: 11_211 }])
         );
         assert_eq!(*asked.lock(), ["_m._tcp.x.a", "_m._tcp.x.b"]);
         let absolute = DnsName::parse("_m._tcp.x.").expect("it is valid");
-        let error = look_up_at(&absolute, [RecordKind::Srv], &config).await.expect_err("it fails");
+        let error = look_up_at(&absolute, &[RecordKind::Srv], &config).await.expect_err("it fails");
         assert!(error.contains("fails with code 2"), "{error}");
         assert_eq!(asked.lock()[2..], ["_m._tcp.x"]);
     }
@@ -299,11 +284,11 @@ mod tests {
         let config = ResolverConfig::parse("search a b c\noptions ndots:5 attempts:1\n");
         let config = ResolverConfig { servers: vec![address], ..config };
         let name = DnsName::parse("_m._tcp.x").expect("it is valid");
-        let found = look_up_at(&name, [RecordKind::A, RecordKind::Srv], &config).await.expect("one");
-        assert_eq!([found[0].len(), found[1].len()], [0, 1]);
+        let found = look_up_at(&name, &[RecordKind::A, RecordKind::Srv], &config).await.expect("one");
+        assert_eq!(found.len(), 1);
         assert_eq!(*asked.lock(), ["_m._tcp.x.a", "_m._tcp.x.a", "_m._tcp.x.b", "_m._tcp.x.b"]);
         let absolute = DnsName::parse("_m._tcp.x.c.").expect("it is valid");
-        let error = look_up_at(&absolute, [RecordKind::A, RecordKind::Srv], &config).await;
+        let error = look_up_at(&absolute, &[RecordKind::A, RecordKind::Srv], &config).await;
         assert!(error.expect_err("none").contains("fails with code 2"));
     }
 
@@ -314,7 +299,7 @@ mod tests {
         let servers = vec![silent.local_addr().expect("its address"), address];
         let config = ResolverConfig { servers, ..ResolverConfig::parse("options timeout:1 attempts:3") };
         let name = DnsName::parse("_m._tcp.x").expect("it is valid");
-        let error = look_up_at(&name, [RecordKind::Srv], &config).await.expect_err("it fails");
+        let error = look_up_at(&name, &[RecordKind::Srv], &config).await.expect_err("it fails");
         assert!(error.contains("fails with code 2"), "{error}");
         assert_eq!(asked.lock().len(), 3);
     }
@@ -345,14 +330,14 @@ mod tests {
         let name = DnsName::parse("_memcache._tcp.example.org").expect("it is valid");
         let config = ResolverConfig { servers: vec![address], ..ResolverConfig::default() };
         let found = ask_any(&config, &name, RecordKind::Srv).await;
-        assert_eq!(found, Ok(Some(vec![Record::Service { host: "m".into(), port: 11_211 }])));
+        assert_eq!(found, Ok(vec![Record::Service { host: "m".into(), port: 11_211 }]));
         answering.await.expect("it has answered");
     }
 
     #[tokio::test]
     async fn without_a_name_server_the_error_says_so() {
         let name = DnsName::parse("_memcache._tcp.example.org").expect("it is valid");
-        let error = look_up_at(&name, [RecordKind::Srv], &ResolverConfig::default())
+        let error = look_up_at(&name, &[RecordKind::Srv], &ResolverConfig::default())
             .await
             .expect_err("there is none");
         assert!(error.contains("names no server"), "{error}");

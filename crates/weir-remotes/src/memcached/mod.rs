@@ -15,12 +15,12 @@ mod key;
 mod protocol;
 mod servers;
 mod settings;
-mod srv_name;
 
 use std::{fmt, sync::Arc, time::Instant};
 
 use futures_util::future::join_all;
 
+pub use self::settings::{MemcachedSettings, ServerSource};
 use self::{
     codec::{MetaCommand, MetaReply},
     command::{FollowUp, MemcachedCommand, MemcachedOutcome},
@@ -28,14 +28,10 @@ use self::{
     protocol::{MemcachedConnection, TLS_NAMES},
     servers::Servers,
 };
-pub use self::{
-    settings::{MemcachedSettings, ServerSource},
-    srv_name::SrvName,
-};
 pub use crate::transport::{Address, Backoff, ConnectionStates, ServerState};
 use crate::transport::{MEMCACHED, RandomGenerator, TransportMetrics};
 use weir_limit::{Coordination, Period, SharedStore, Timestamp};
-pub use weir_net::dns::NameServers;
+pub use weir_net::dns::{DnsName, NameServers};
 use weir_net::tls::TlsError;
 use weir_observe::{Metric, Source};
 use weir_store::{

@@ -15,10 +15,9 @@ use super::{
     key,
     protocol::{MemcachedConnection, MetaProtocol},
     settings::{MemcachedSettings, ServerSource},
-    srv_name::SrvName,
 };
 use crate::transport::{Address, Backoff, ConnectionStates, RandomGenerator, TransportMetrics};
-use weir_net::dns::{self, NameServers, Record, RecordKind};
+use weir_net::dns::{self, DnsName, NameServers, Record, RecordKind};
 use weir_store::remote::{RemoteError, StoreNode};
 
 pub(super) struct Servers {
@@ -134,12 +133,12 @@ fn addresses(services: Vec<Record>) -> Vec<Address> {
 }
 
 /// Looks up until servers are found, and then every `refresh`, until `servers` is dropped.
-async fn follow(servers: Weak<Servers>, name: SrvName, refresh: Option<Duration>, name_servers: NameServers) {
+async fn follow(servers: Weak<Servers>, name: DnsName, refresh: Option<Duration>, name_servers: NameServers) {
     let mut failures = 0;
     loop {
         let Some(servers) = servers.upgrade() else { return };
         let Backoff { initial, max } = servers.settings.backoff;
-        let wait = match dns::look_up(&name.0, RecordKind::Srv, &name_servers).await {
+        let wait = match dns::look_up(&name, &[RecordKind::Srv], &name_servers).await {
             Ok(found) => {
                 failures = 0;
                 servers.replace(addresses(found)).await;

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use super::srv_name::SrvName;
 use crate::transport::{Address, Backoff};
-use weir_net::{dns::NameServers, tls::ClientTls};
+use weir_net::{
+    dns::{DnsName, NameServers},
+    tls::ClientTls,
+};
 
 /// The Memcached servers that instances share.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,8 +36,8 @@ pub enum ServerSource {
     List(Vec<Address>),
     /// `MEMCACHE_SRV`: the targets of a DNS name, sorted as texts.
     Srv {
-        /// The name.
-        name: SrvName,
+        /// The name, as [`DnsName::parse_service`] reads it.
+        name: DnsName,
         /// `MEMCACHE_SRV_REFRESH`: the time between two look-ups; none to look up once.
         refresh: Option<Duration>,
         /// Who looks it up.

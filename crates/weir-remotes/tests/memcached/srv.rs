@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use weir_limit::{Coordination, OverLimitPolicy};
-use weir_remotes::memcached::{MemcachedRemote, MemcachedSettings, NameServers, ServerSource, SrvName};
+use weir_remotes::memcached::{DnsName, MemcachedRemote, MemcachedSettings, NameServers, ServerSource};
 use weir_store::clock::{Clock as _, SystemClock};
 
 use crate::{
@@ -17,7 +17,7 @@ const REFRESH: Duration = Duration::from_millis(20);
 
 fn settings(name_servers: &[&NameServer], refresh: Option<Duration>) -> MemcachedSettings {
     let servers = ServerSource::Srv {
-        name: SrvName::parse("_memcache._tcp.example.org").expect("it is valid"),
+        name: DnsName::parse_service("_memcache._tcp.example.org").expect("it is valid"),
         refresh,
         name_servers: NameServers::List(name_servers.iter().map(|server| server.address).collect()),
     };
