@@ -6,9 +6,8 @@ use std::collections::HashSet;
 use super::{
     merge::RETRY,
     notes::{Changed, DiskNotes},
-    reader::SCANNED,
     record::{CounterKind, bucket_prefix},
-    shared::StoredBucket,
+    state::StoredBucket,
     store::DiskStore,
 };
 use weir_limit::{
@@ -21,6 +20,9 @@ use weir_store::{
     memory::{Counted, full_after},
 };
 
+/// The buckets that are read at once.
+const SCANNED: usize = 1_000;
+
 impl DiskStore {
     /// `known` is the reply if memory has decided already; otherwise the bucket is read first. Past the decision budget
     /// `on_store_failure` decides; what was taken counts.
@@ -31,23 +33,23 @@ impl DiskStore {
         known: Option<BucketReply>,
         now: Timestamp,
     ) -> BucketReply {
-        let patience = self.patience(&TakeOptions::default());
+        let budget = self.budget(&TakeOptions::default());
         let decide = || self.shared.memory.decide_bucket_now(name, request, now);
         let counted = Counted::Bucket(name, request);
         let reply = if let Some(reply) = known {
             reply
-        } else if let Some(_pins) = self.read(&[counted], patience).await {
+        } else if let Some(_pins) = self.read(&[counted], budget).await {
             decide()
         } else {
-            self.count_fallback(1, patience);
+            self.count_fallback(1, budget);
             return self.without_disk(request, decide, now);
         };
         // a rejected request in steps takes the tokens that are there
         let changes = request.changes() && (reply.admits(request) || matches!(reply, BucketReply::Step(_)));
-        if !self.is_synced_first() || !changes || self.wait_for_round(1, patience).await {
+        if !self.is_synced_first() || !changes || self.wait_for_round(1, budget).await {
             return reply;
         }
-        self.count_fallback(1, patience);
+        self.count_fallback(1, budget);
         self.without_disk(request, || reply, now)
     }
 
@@ -71,7 +73,7 @@ impl DiskStore {
         deletes: bool,
         now: Timestamp,
     ) -> Result<Option<Period>, StoreError> {
-        let patience = self.patience(&TakeOptions::default());
+        let budget = self.budget(&TakeOptions::default());
         let (mut latest, mut known) = (None, HashSet::new());
         // first, since what leaves memory later is on disk then. What is being written stays until the writer has seen
         // it again
@@ -87,8 +89,10 @@ impl DiskStore {
         let prefix = bucket_prefix(name);
         let mut after = None;
         loop {
-            let read = self.readers.scan(prefix.clone(), after).ok_or(late())?;
-            let stored = patience.wait(1, async { read.await.ok().flatten() }).await.ok_or(late())?;
+            let searched = prefix.clone();
+            let read = self.readers.read(move |shared| shared.scan(&searched, after.as_deref(), SCANNED));
+            let read = read.ok_or(late())?;
+            let stored = budget.wait(1, async { read.await.ok()?.ok() }).await.ok_or(late())?;
             after = stored.last().map(|last| last.name.clone());
             let is_end = stored.len() < SCANNED;
             for bucket in stored.into_iter().filter(|bucket| bucket.idle_at > now) {
@@ -102,7 +106,7 @@ impl DiskStore {
             }
             let is_crowded = self.shared.is_crowded(name.counter(&BucketKind::Paced));
             let must_wait = is_crowded || is_end && self.is_synced_first();
-            if deletes && latest.is_some() && must_wait && !self.wait_for_round(1, patience).await {
+            if deletes && latest.is_some() && must_wait && !self.wait_for_round(1, budget).await {
                 return Err(late());
             }
             if is_end {

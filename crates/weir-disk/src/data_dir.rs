@@ -3,7 +3,7 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `lock` | locked by the process that uses the directory |
-//! | `format` | `weir data 2`: the version of all of it. 1 has no buckets that come with requests |
+//! | `format` | `weir data 1`: the version of all of it |
 //! | `engine/` | the files of the engine |
 //! | `progress` | which batches must be there |
 //! | `copy-…/` | a copy that a command reads while another process uses the directory |
@@ -21,19 +21,16 @@ use std::{
 };
 
 use super::{
+    checksums,
     engine::{DroppedEnd, Engine, VERSION_FILE},
     error::DiskError,
     expiry::DiskExpiry,
     progress::{self, ProgressFile},
     settings::OnDamage,
-    verify,
 };
 use weir_limit::Timestamp;
 
-const FORMAT: u32 = 2;
-
-/// The formats that become [`FORMAT`] when they are opened: all that they may have is the same in it.
-const OLDER_FORMATS: std::ops::Range<u32> = 1..FORMAT;
+const FORMAT: u32 = 1;
 
 const FORMAT_FILE: &str = "format";
 const LOCK_FILE: &str = "lock";
@@ -100,7 +97,9 @@ impl DataDir {
         let dir = Self { path: path.to_owned(), lock };
         match fs::read(&format_file) {
             Ok(text) => dir.check_format(&String::from_utf8_lossy(&text))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => dir.write_format()?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                write_synced(&format_file, format!("weir data {FORMAT}\n").as_bytes())?;
+            }
             Err(error) => return Err(DiskError::io("read", &format_file)(error)),
         }
         dir.remove_copies();
@@ -125,16 +124,11 @@ impl DataDir {
                 Err(DiskError::Newer { dir: self.path.clone(), found, supported: FORMAT })
             }
             Some(FORMAT) if text.ends_with('\n') => Ok(()),
-            Some(found) if OLDER_FORMATS.contains(&found) && text.ends_with('\n') => self.write_format(),
-            _ => Err(DiskError::Damaged {
-                file: self.path.join(FORMAT_FILE),
-                what: format!("it must be \"weir data {FORMAT}\""),
-            }),
+            _ => {
+                let what = format!("it must be \"weir data {FORMAT}\"");
+                Err(DiskError::damaged(self.path.join(FORMAT_FILE), what))
+            }
         }
-    }
-
-    fn write_format(&self) -> Result<(), DiskError> {
-        write_synced(&self.path.join(FORMAT_FILE), format!("weir data {FORMAT}\n").as_bytes())
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -172,7 +166,7 @@ impl DataDir {
         let promised = progress.get().promised();
         if promised > 0 && !has_engine {
             let file = self.engine_dir().join(VERSION_FILE);
-            self.damage(on_damage, &mut lost, DiskError::Damaged { file, what: "it is missing".into() })?;
+            self.damage(on_damage, &mut lost, DiskError::damaged(file, "it is missing"))?;
             self.set_aside(&self.engine_dir(), now)?;
         }
         let (engine, dropped) = self.open_engine(expiry, on_damage, now, &mut lost)?;
@@ -190,7 +184,7 @@ impl DataDir {
         }
         if last_batch < promised && lost.is_empty() {
             let what = format!("the last {} batches of changes are missing", promised - last_batch);
-            self.damage(on_damage, &mut lost, DiskError::Damaged { file: self.engine_dir(), what })?;
+            self.damage(on_damage, &mut lost, DiskError::damaged(self.engine_dir(), what))?;
         }
         if let (Some(end), true) = (dropped.iter().find(|end| end.is_last), lost.is_empty()) {
             tracing::info!(
@@ -224,7 +218,7 @@ impl DataDir {
                 Err(error) => return Err(error),
             };
             let is_journal = error.to_string().contains(".jnl");
-            if let Some(journal) = verify::journals(&dir)?.pop().filter(|_| is_journal) {
+            if let Some(journal) = checksums::journals(&dir)?.pop().filter(|_| is_journal) {
                 lost.push(error.to_string());
                 self.set_aside(&journal.path, now)?;
             } else {
@@ -242,11 +236,7 @@ impl DataDir {
     ) -> Result<ProgressFile, DiskError> {
         let path = self.path.join(progress::FILE);
         if has_engine && !path.exists() {
-            self.damage(
-                on_damage,
-                lost,
-                DiskError::Damaged { file: path.clone(), what: "it is missing".into() },
-            )?;
+            self.damage(on_damage, lost, DiskError::damaged(&path, "it is missing"))?;
         }
         let (progress, damaged) = match ProgressFile::open(&self.path) {
             Err(error) if error.is_damage() => {
@@ -268,7 +258,7 @@ impl DataDir {
         let Ok(text) = fs::read_to_string(&path) else { return Ok(Vec::new()) };
         let (file, what) = text.trim_end().split_once(" is damaged: ").unwrap_or((ENGINE, &text));
         if on_damage == OnDamage::Refuse {
-            return Err(DiskError::Damaged { file: file.into(), what: what.into() });
+            return Err(DiskError::damaged(file, what));
         }
         fs::remove_file(&path).map_err(DiskError::io("remove", &path))?;
         Ok(vec![text.trim_end().to_owned()])
@@ -308,7 +298,7 @@ fn damaged_end(end: &DroppedEnd, batches: u64) -> DiskError {
         end.bytes,
         if batches > 0 { format!(", {batches} batches of changes,") } else { String::new() },
     );
-    DiskError::Damaged { file: end.file.clone(), what }
+    DiskError::damaged(&end.file, what)
 }
 
 /// Fails if there are files of something else. File systems and a start that was stopped leave some.

@@ -18,9 +18,9 @@ use fjall::{
 };
 
 use super::{
+    checksums,
     error::DiskError,
     expiry::{DiskExpiry, ExpiryFilters},
-    verify,
 };
 
 const COUNTERS: &str = "counters";
@@ -58,7 +58,7 @@ pub(super) struct Engine {
     database: Database,
     dir: PathBuf,
     /// The first damaged table, or none if all are whole. Looked for once, since that reads all of them.
-    damaged_table: OnceLock<Option<(PathBuf, String)>>,
+    damaged_table: OnceLock<Option<DiskError>>,
 }
 
 /// The end of a journal that was dropped when it was opened.
@@ -75,14 +75,14 @@ impl Engine {
     pub(super) fn open(dir: &Path, expiry: &Arc<DiskExpiry>) -> Result<(Self, Vec<DroppedEnd>), DiskError> {
         let exists = dir.join(VERSION_FILE).exists();
         let journals = if exists {
-            verify::lists(dir)?;
-            verify::journals(dir)?
+            checksums::lists(dir)?;
+            checksums::journals(dir)?
         } else {
             Vec::new()
         };
         // the engine panics about some damage
         let opened = catch_unwind(AssertUnwindSafe(|| Self::open_unverified(dir, expiry)));
-        let engine = opened.unwrap_or_else(|_| Err(damaged(dir, "the engine cannot open it")))?;
+        let engine = opened.unwrap_or_else(|_| Err(DiskError::damaged(dir, "the engine cannot open it")))?;
         let mut dropped = Vec::new();
         for (i, journal) in journals.iter().enumerate() {
             let left = fs::metadata(&journal.path).map_or(journal.used, |metadata| metadata.len());
@@ -234,11 +234,7 @@ impl Engine {
             return error;
         }
         // the engine does not tell the file
-        let found = self.damaged_table.get_or_init(|| match damaged_table(&self.dir) {
-            Some(DiskError::Damaged { file, what }) => Some((file, what)),
-            _ => None,
-        });
-        found.clone().map_or(error, |(file, what)| DiskError::Damaged { file, what })
+        self.damaged_table.get_or_init(|| damaged_table(&self.dir)).clone().unwrap_or(error)
     }
 }
 
@@ -268,37 +264,30 @@ pub(super) fn allocated(dir: &Path) -> u64 {
 
 /// Reads all tables: the engine does not tell which one is damaged.
 fn damaged_table(dir: &Path) -> Option<DiskError> {
-    verify::tables(dir, || {}).err().filter(DiskError::is_damage)
-}
-
-fn damaged(dir: &Path, what: &str) -> DiskError {
-    DiskError::Damaged { file: dir.to_owned(), what: what.into() }
+    checksums::tables(dir, || {}).err().filter(DiskError::is_damage)
 }
 
 fn convert(dir: &Path, error: Error) -> DiskError {
     let io = |source: io::Error| match source.kind() {
-        io::ErrorKind::UnexpectedEof => damaged(dir, "a file is cut off"),
-        _ => DiskError::Io { action: "use", path: dir.to_owned(), source },
+        io::ErrorKind::UnexpectedEof => DiskError::damaged(dir, "a file is cut off"),
+        _ => DiskError::io("use", dir)(source),
     };
     match error {
         Error::Io(source) | Error::Storage(LsmError::Io(source)) => io(source),
         Error::Locked => DiskError::InUse(dir.to_owned()),
-        Error::Poisoned => {
-            DiskError::Engine { dir: dir.to_owned(), what: "an earlier write has failed".into() }
+        Error::Poisoned => DiskError::engine(dir, "an earlier write has failed"),
+        Error::InvalidVersion(_) => {
+            DiskError::damaged(dir.join(VERSION_FILE), "it names another version of the engine")
         }
-        Error::InvalidVersion(_) => DiskError::Damaged {
-            file: dir.join(VERSION_FILE),
-            what: "it names another version of the engine".into(),
-        },
         Error::JournalRecovery(error) => {
-            let journals = verify::journals(dir).unwrap_or_default();
+            let journals = checksums::journals(dir).unwrap_or_default();
             let file = match &journals[..] {
                 [journal] => journal.path.clone(),
                 _ => dir.join("*.jnl"),
             };
-            DiskError::Damaged { file, what: format!("a record of the journal is wrong ({error:?})") }
+            DiskError::damaged(file, format!("a record of the journal is wrong ({error:?})"))
         }
-        Error::Storage(error) => damaged(dir, &format!("a table cannot be read ({error:?})")),
-        error => damaged(dir, &format!("{error:?}")),
+        Error::Storage(error) => DiskError::damaged(dir, format!("a table cannot be read ({error:?})")),
+        error => DiskError::damaged(dir, format!("{error:?}")),
     }
 }

@@ -1,9 +1,9 @@
 //! Why a data directory cannot be used.
 
-use std::{io, path::PathBuf};
+use std::{io, path::PathBuf, sync::Arc};
 
 /// The reason why the data on disk cannot be opened, read or written.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum DiskError {
     /// A file or directory cannot be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
@@ -13,7 +13,7 @@ pub enum DiskError {
         /// The file or directory.
         path: PathBuf,
         /// The system's error.
-        source: io::Error,
+        source: Arc<io::Error>,
     },
     /// Another process uses the directory.
     #[error("the data directory {} is in use by another process", .0.display())]
@@ -65,13 +65,25 @@ pub enum DiskError {
     },
     /// The system cannot start a thread.
     #[error("cannot start a thread: {0}")]
-    Thread(#[source] io::Error),
+    Thread(#[source] Arc<io::Error>),
 }
 
 impl DiskError {
     pub(super) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
-        move |source| Self::Io { action, path, source }
+        move |source| Self::Io { action, path, source: source.into() }
+    }
+
+    pub(super) fn damaged(file: impl Into<PathBuf>, what: impl Into<String>) -> Self {
+        Self::Damaged { file: file.into(), what: what.into() }
+    }
+
+    pub(super) fn engine(dir: impl Into<PathBuf>, what: &str) -> Self {
+        Self::Engine { dir: dir.into(), what: what.into() }
+    }
+
+    pub(super) fn thread(error: io::Error) -> Self {
+        Self::Thread(error.into())
     }
 
     /// Returns whether data are damaged.

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -25,9 +25,6 @@ pub(super) struct DiskExpiry {
     now: AtomicU32,
     /// The records by their expiry, as far as they were written by this process or found by it.
     counts: Mutex<ExpiryCounts>,
-    /// Records that a compaction of everything has kept.
-    kept: Mutex<ExpiryCounts>,
-    counts_kept: AtomicBool,
     removed: AtomicU64,
 }
 
@@ -38,7 +35,6 @@ pub(super) struct ExpiryFilters(pub(super) Arc<DiskExpiry>);
 struct ExpiryFilter {
     expiry: Arc<DiskExpiry>,
     now: u32,
-    kept: Option<ExpiryCounts>,
     removed: u64,
 }
 
@@ -94,17 +90,9 @@ impl DiskExpiry {
         self.removed.load(Ordering::Relaxed)
     }
 
-    /// A compaction of everything counts anew. What is written meanwhile is counted too.
-    pub(super) fn begin(&self) {
-        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = ExpiryCounts::default();
+    /// The records are found anew. What is written meanwhile may be counted twice.
+    pub(super) fn forget(&self) {
         self.with_counts(|counts| *counts = ExpiryCounts::default());
-        self.counts_kept.store(true, Ordering::Release);
-    }
-
-    pub(super) fn end(&self) {
-        self.counts_kept.store(false, Ordering::Release);
-        let kept = std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner));
-        self.found(kept);
     }
 }
 
@@ -113,11 +101,10 @@ impl Factory for ExpiryFilters {
         "expiry"
     }
 
-    fn make_filter(&self, context: &Context) -> Box<dyn CompactionFilter> {
+    fn make_filter(&self, _context: &Context) -> Box<dyn CompactionFilter> {
         let expiry = Arc::clone(&self.0);
         let now = expiry.now.load(Ordering::Relaxed);
-        let counts = context.is_last_level && expiry.counts_kept.load(Ordering::Acquire);
-        Box::new(ExpiryFilter { expiry, now, kept: counts.then(ExpiryCounts::default), removed: 0 })
+        Box::new(ExpiryFilter { expiry, now, removed: 0 })
     }
 }
 
@@ -136,17 +123,11 @@ impl CompactionFilter for ExpiryFilter {
             // leaves a mark above other levels, which may have older states of the counter
             return Ok(Verdict::Remove);
         }
-        if let Some(kept) = &mut self.kept {
-            kept.replace(0, expiry);
-        }
         Ok(Verdict::Keep)
     }
 
     fn finish(self: Box<Self>) {
         self.expiry.removed.fetch_add(self.removed, Ordering::Relaxed);
-        if let Some(kept) = self.kept {
-            self.expiry.kept.lock().unwrap_or_else(PoisonError::into_inner).add(kept);
-        }
     }
 }
 

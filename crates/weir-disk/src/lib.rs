@@ -5,10 +5,13 @@
 //! that serve and within the decision budget; past it `on_store_failure` decides, and what is counted meanwhile is
 //! added when the state arrives (`merge.rs`). Changed counters are written in numbered batches (`writer.rs`) as records
 //! (`record.rs`) of an engine (`engine.rs`). What the engine lacks is made good around it: `progress.rs` and
-//! `verify.rs` find damage that it does not see, `salvage.rs` goes on without what is damaged, and `maintenance.rs` has
+//! `checksums.rs` find damage that it does not see, `salvage.rs` goes on without what is damaged, and `maintenance.rs` has
 //! expired records removed (`expiry.rs`).
 
 mod buckets;
+mod budget;
+mod checksums;
+mod data;
 mod data_dir;
 mod engine;
 mod error;
@@ -21,19 +24,16 @@ mod maintenance;
 mod merge;
 mod metrics;
 mod notes;
-mod offline;
-mod patience;
 mod progress;
 mod reader;
 pub mod record;
 mod salvage;
 mod settings;
-mod shared;
+mod state;
 mod store;
-mod verify;
 mod writer;
 
+pub use data::{Data, StoredCounter};
 pub use error::DiskError;
-pub use offline::{Data, StoredCounter};
 pub use settings::{DiskSettings, DiskSync, OnDamage};
 pub use store::DiskStore;

@@ -9,12 +9,12 @@ use std::{
 };
 
 use super::{
+    checksums,
     engine::{Engine, allocated},
     error::DiskError,
     expiry::ExpiryCounts,
     record::expiry_of,
-    shared::SharedDisk,
-    verify,
+    state::SharedDisk,
 };
 
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -42,7 +42,7 @@ impl Maintenance {
     pub(super) fn start(shared: &Arc<SharedDisk>, engine_dir: &Path) -> Result<Self, DiskError> {
         let (shared, engine_dir) = (Arc::clone(shared), engine_dir.to_owned());
         let survey = thread::Builder::new().name("weir-disk-check".into());
-        let survey = survey.spawn(move || survey_all(&shared, &engine_dir)).map_err(DiskError::Thread)?;
+        let survey = survey.spawn(move || survey_all(&shared, &engine_dir)).map_err(DiskError::thread)?;
         Ok(Self {
             next: Instant::now(),
             compaction: None,
@@ -107,10 +107,7 @@ fn compact(shared: &Arc<SharedDisk>, expired: u64, records: u64) -> Option<threa
     let shared = Arc::clone(shared);
     let compact = move || {
         let begun = Instant::now();
-        shared.expiry.begin();
-        let compacted = shared.engine.read().as_ref().map_or(Ok(()), Engine::compact);
-        shared.expiry.end();
-        match compacted {
+        match shared.engine.read().as_ref().map_or(Ok(()), Engine::compact) {
             Ok(()) => {
                 shared.metrics.compactions.add(1);
                 tracing::info!(expired, records, took = ?begun.elapsed(), "removed expired counters from the disk");
@@ -118,10 +115,7 @@ fn compact(shared: &Arc<SharedDisk>, expired: u64, records: u64) -> Option<threa
             Err(error) => shared.report(error),
         }
         let took = begun.elapsed();
-        // the filter forgets what was removed
-        if let Err(error) = find_all(&shared) {
-            shared.report(error);
-        }
+        find_all(&shared);
         took
     };
     thread::Builder::new().name("weir-disk-compact".into()).spawn(compact).ok()
@@ -137,22 +131,24 @@ fn survey_all(shared: &SharedDisk, engine_dir: &Path) {
         begun = Instant::now();
     };
     // first, since decisions about new counters wait for a read until all records are found
-    match find_all(shared) {
-        Ok(Some(found)) => shared.expiry.found(found),
-        Ok(None) => {}
-        Err(error) => shared.report(error),
-    }
-    if let Err(error) = verify::tables(engine_dir, pause) {
+    find_all(shared);
+    if let Err(error) = checksums::tables(engine_dir, pause) {
         shared.report(error);
     }
 }
 
-/// Finds all records: fills the filter anew, and counts them by their expiry. None if it ends early.
-fn find_all(shared: &SharedDisk) -> Result<Option<ExpiryCounts>, DiskError> {
+/// Finds all records, unless the store stops: counts them by their expiry, and fills the filter anew, without those that
+/// were removed.
+fn find_all(shared: &SharedDisk) {
     shared.filter.begin();
+    shared.expiry.forget();
     let found = count(shared);
     shared.filter.end(found.as_ref().is_ok_and(Option::is_some));
-    found
+    match found {
+        Ok(Some(found)) => shared.expiry.found(found),
+        Ok(None) => {}
+        Err(error) => shared.report(error),
+    }
 }
 
 fn count(shared: &SharedDisk) -> Result<Option<ExpiryCounts>, DiskError> {

@@ -10,6 +10,7 @@ use std::{
     fs::{self, File, OpenOptions},
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
+    sync::LazyLock,
 };
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -72,10 +73,7 @@ impl ProgressFile {
             [Some(first), None] => (first, Some("the second slot")),
             [None, Some(second)] => (second, Some("the first slot")),
             [None, None] => {
-                return Err(DiskError::Damaged {
-                    file: path,
-                    what: "both slots have wrong checksums".into(),
-                });
+                return Err(DiskError::damaged(path, "both slots have wrong checksums"));
             }
         };
         Ok((Self { file, path, progress }, damaged))
@@ -119,14 +117,12 @@ pub(super) fn parse_slot(slot: &[u8; SLOT]) -> Option<WriteProgress> {
 
 /// 16 bytes that are different after each start of the system; zeros if the system does not tell.
 fn boot_id() -> [u8; 16] {
-    use std::sync::OnceLock;
-
-    static BOOT: OnceLock<[u8; 16]> = OnceLock::new();
-    *BOOT.get_or_init(|| {
+    static BOOT: LazyLock<[u8; 16]> = LazyLock::new(|| {
         let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
         u128::from_str_radix(&digits, 16).unwrap_or_default().to_le_bytes()
-    })
+    });
+    *BOOT
 }
 
 #[cfg(test)]

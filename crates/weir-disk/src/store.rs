@@ -11,16 +11,16 @@ use smallvec::SmallVec;
 use tokio::time::timeout;
 
 use super::{
+    budget::Budget,
     data_dir::{DataDir, OpenData},
     error::DiskError,
     expiry::DiskExpiry,
     maintenance::Maintenance,
     merge::RETRY,
     notes::{Changed, DiskNotes},
-    patience::Patience,
     reader::Readers,
     settings::{DiskSettings, DiskSync},
-    shared::{Pins, SharedDisk, duration},
+    state::{Pins, SharedDisk},
     writer::{self, RecordWriter, report_lost},
 };
 use weir_limit::{
@@ -97,17 +97,17 @@ impl DiskStore {
         &self,
         checks: &[LimitCheck<'_>],
         scope: Scope,
-        patience: Patience<'_>,
+        budget: Budget<'_>,
         now: Timestamp,
     ) -> Decisions {
-        if let Some(_pins) = self.read_tiers(checks, patience).await {
+        if let Some(_pins) = self.read_tiers(checks, budget).await {
             return self.shared.memory.decide(checks, scope, now);
         }
         let memory = &self.shared.memory;
         let unknown = |check: &LimitCheck<'_>| !memory.is_known(check);
         // looked at before: a decision makes its counter known
         let unread: SmallVec<[bool; 4]> = checks.iter().map(unknown).collect();
-        self.count_fallback(unread.iter().filter(|is_unread| **is_unread).count(), patience);
+        self.count_fallback(unread.iter().filter(|is_unread| **is_unread).count(), budget);
         let decisions: Decisions = if scope == Scope::Request {
             let denies = |check: &LimitCheck<'_>| self.policy(check) == OnStoreFailure::Deny && takes(check);
             if checks.iter().any(|check| unknown(check) && denies(check)) {
@@ -134,16 +134,16 @@ impl DiskStore {
         made.map(|(decision, is_unread)| if is_unread { decision.by_fallback() } else { decision }).collect()
     }
 
-    async fn read_tiers(&self, checks: &[LimitCheck<'_>], patience: Patience<'_>) -> Option<Pins> {
+    async fn read_tiers(&self, checks: &[LimitCheck<'_>], budget: Budget<'_>) -> Option<Pins> {
         let mut counted = SmallVec::<[Counted<'_>; 4]>::new();
         for check in checks {
             counted.extend(check.own_tiers().iter().map(|tier| Counted::Tier(check, tier)));
         }
-        self.read(&counted, patience).await
+        self.read(&counted, budget).await
     }
 
     /// Reads what memory lacks and the disk may have, and keeps it all in memory. None if that takes too long.
-    pub(super) async fn read(&self, counted: &[Counted<'_>], patience: Patience<'_>) -> Option<Pins> {
+    pub(super) async fn read(&self, counted: &[Counted<'_>], budget: Budget<'_>) -> Option<Pins> {
         let (mut counters, mut new) = (Vec::new(), Vec::new());
         let mut known = Pins { shared: Arc::clone(&self.shared), keys: Vec::new() };
         for counted in counted {
@@ -159,7 +159,7 @@ impl DiskStore {
         for unknown in new {
             // while they come faster than changed ones are written; those that the disk has need not wait for them
             while self.shared.is_crowded(unknown.key) {
-                if !self.wait_for_round(0, patience).await {
+                if !self.wait_for_round(0, budget).await {
                     return None;
                 }
             }
@@ -173,8 +173,8 @@ impl DiskStore {
         if count == 0 {
             return Some(known);
         }
-        let read = self.readers.read(counters)?;
-        let mut pins = patience.wait(count, async { read.await.ok().flatten() }).await?;
+        let read = self.readers.read(move |shared| shared.load_all(&counters))?;
+        let mut pins = budget.wait(count, async { read.await.ok().flatten() }).await?;
         pins.keys.append(&mut known.keys);
         Some(pins)
     }
@@ -184,16 +184,16 @@ impl DiskStore {
         &self,
         checks: &[LimitCheck<'_>],
         mut decisions: Decisions,
-        patience: Patience<'_>,
+        budget: Budget<'_>,
     ) -> Decisions {
         let counts = |(check, decision): (&LimitCheck<'_>, &Decision)| {
             check.hits > Hits(0) && (!decision.over || check.over_limit_policy() == OverLimitPolicy::Count)
         };
         let counted = checks.iter().zip(&decisions).filter(|pair| counts(*pair)).count();
-        if counted == 0 || self.wait_for_round(counted, patience).await {
+        if counted == 0 || self.wait_for_round(counted, budget).await {
             return decisions;
         }
-        self.count_fallback(decisions.len(), patience);
+        self.count_fallback(decisions.len(), budget);
         for (check, decision) in checks.iter().zip(&mut decisions).filter(|(check, _)| takes(check)) {
             match self.policy(check) {
                 OnStoreFailure::Local => {}
@@ -205,18 +205,18 @@ impl DiskStore {
     }
 
     /// Waits until all changes up to now are on disk, `counters` of them by this decision. Returns whether they are.
-    pub(super) async fn wait_for_round(&self, counters: usize, patience: Patience<'_>) -> bool {
+    pub(super) async fn wait_for_round(&self, counters: usize, budget: Budget<'_>) -> bool {
         let round = self.shared.request_round();
         let mut finished = self.shared.finished.subscribe();
         let written = async { finished.wait_for(|finished| *finished >= round).await.ok().map(|_| ()) };
-        patience.wait(counters, written).await.is_some()
+        budget.wait(counters, written).await.is_some()
     }
 
-    pub(super) fn patience<'a>(&self, options: &TakeOptions<'a>) -> Patience<'a> {
-        Patience::begin(duration(self.shared.settings.budget), options)
+    pub(super) fn budget<'a>(&self, options: &TakeOptions<'a>) -> Budget<'a> {
+        Budget::begin(self.shared.settings.budget.into(), options)
     }
 
-    pub(super) fn count_fallback(&self, decisions: usize, patience: Patience<'_>) {
+    pub(super) fn count_fallback(&self, decisions: usize, budget: Budget<'_>) {
         if let Some(suppressed) = self.reported_fallback.admit(Instant::now()) {
             tracing::warn!(
                 decisions,
@@ -226,7 +226,7 @@ impl DiskStore {
             );
         }
         self.shared.metrics.fallback.add(decisions as u64);
-        patience.record_fallback();
+        budget.record_fallback();
     }
 
     pub(super) fn is_synced_first(&self) -> bool {
@@ -249,7 +249,7 @@ fn rejection() -> Decision {
 
 impl Store for DiskStore {
     fn longest_wait(&self) -> Duration {
-        duration(self.shared.settings.budget)
+        self.shared.settings.budget.into()
     }
 
     fn wait_room(&self) -> Option<&Arc<WaitRoom>> {
@@ -273,13 +273,13 @@ impl Store for DiskStore {
             Some(decisions) if !self.is_synced_first() => Ok(decisions),
             // boxed to keep the future of all other requests small
             known => Ok(Box::pin(async move {
-                let patience = self.patience(&options);
+                let budget = self.budget(&options);
                 let decisions = match known {
                     Some(decisions) => decisions,
-                    None => self.take_unknown(checks, scope, patience, now).await,
+                    None => self.take_unknown(checks, scope, budget, now).await,
                 };
                 let is_synced_first = self.is_synced_first();
-                if is_synced_first { self.synced(checks, decisions, patience).await } else { decisions }
+                if is_synced_first { self.synced(checks, decisions, budget).await } else { decisions }
             })
             .await),
         }
@@ -292,11 +292,11 @@ impl Store for DiskStore {
         now: Timestamp,
     ) -> Result<Reservation, StoreError> {
         let checks = std::slice::from_ref(check);
-        let patience = self.patience(&TakeOptions::default());
+        let budget = self.budget(&TakeOptions::default());
         let is_known = self.shared.memory.is_known(check);
-        let pins = if is_known { None } else { Box::pin(self.read_tiers(checks, patience)).await };
+        let pins = if is_known { None } else { Box::pin(self.read_tiers(checks, budget)).await };
         if !is_known && pins.is_none() {
-            self.count_fallback(1, patience);
+            self.count_fallback(1, budget);
             if self.policy(check) == OnStoreFailure::Deny {
                 let counted = ReservedSpan { from: now, until: now, is_reported: false };
                 return Ok(Reservation { hits: Hits(0), until: now, decision: rejection(), counted });
@@ -305,7 +305,7 @@ impl Store for DiskStore {
         let reservation = self.shared.memory.reserve_now(check, request, now);
         if self.is_synced_first() {
             let decisions = std::iter::once(reservation.decision).collect();
-            let decision = Box::pin(self.synced(checks, decisions, patience)).await[0];
+            let decision = Box::pin(self.synced(checks, decisions, budget)).await[0];
             if decision.over && !reservation.decision.over {
                 let (hits, until, counted) = (reservation.hits, reservation.until, reservation.counted);
                 self.release(check, reservation, hits, now).await?;
@@ -325,9 +325,9 @@ impl Store for DiskStore {
     ) -> Result<(), StoreError> {
         let is_known = self.shared.memory.is_known(check);
         // if it cannot be read, the hits stay counted
-        let patience = self.patience(&TakeOptions::default());
+        let budget = self.budget(&TakeOptions::default());
         let checks = std::slice::from_ref(check);
-        let _pins = if is_known { None } else { Box::pin(self.read_tiers(checks, patience)).await };
+        let _pins = if is_known { None } else { Box::pin(self.read_tiers(checks, budget)).await };
         self.shared.memory.release_now(check, reservation, unused, now);
         Ok(())
     }

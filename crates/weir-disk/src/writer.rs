@@ -17,7 +17,7 @@ use super::{
     progress::ProgressFile,
     record, salvage,
     settings::{DiskSync, OnDamage},
-    shared::{SharedDisk, clone_damage, duration},
+    state::SharedDisk,
 };
 use weir_limit::Hits;
 
@@ -39,12 +39,9 @@ pub(super) struct RecordWriter {
     /// The number of the last batch that was tried.
     batch: u64,
     maintenance: Maintenance,
-    failure: Option<WriteFailure>,
+    /// When to try again, after a failure.
+    next_attempt: Option<Instant>,
     reported_damage: Option<String>,
-}
-
-struct WriteFailure {
-    next_attempt: Instant,
 }
 
 struct Pending {
@@ -68,14 +65,14 @@ impl RecordWriter {
             progress,
             batch: last_batch,
             maintenance,
-            failure: None,
+            next_attempt: None,
             reported_damage: None,
         }
     }
 
     /// Writes until the store is closed, and once more.
     pub(super) fn run(mut self) {
-        let interval = duration(self.shared.settings.interval);
+        let interval = self.shared.settings.interval.into();
         loop {
             let stopping = self.shared.is_stopping();
             let round = self.shared.begin_round(interval);
@@ -93,13 +90,13 @@ impl RecordWriter {
     fn round(&mut self) -> bool {
         self.check_trouble();
         // files that are open can be written even if nobody will find them again
-        if self.failure.is_none()
+        if self.next_attempt.is_none()
             && let Err(error) = self.dir.check_there()
         {
             self.fail(&error);
         }
-        if let Some(failure) = &self.failure {
-            let is_due = Instant::now() >= failure.next_attempt || self.shared.is_stopping();
+        if let Some(next_attempt) = self.next_attempt {
+            let is_due = Instant::now() >= next_attempt || self.shared.is_stopping();
             if !is_due || !self.recover() {
                 self.count_pending();
                 return false;
@@ -197,10 +194,7 @@ impl RecordWriter {
         {
             let engine = self.shared.engine.read();
             let Some(engine) = engine.as_ref() else {
-                return Err(DiskError::Engine {
-                    dir: self.dir.path().to_owned(),
-                    what: "it is not open".into(),
-                });
+                return Err(DiskError::engine(self.dir.path(), "it is not open"));
             };
             engine.write(self.batch, changes, sync)?;
         }
@@ -260,7 +254,7 @@ impl RecordWriter {
         if error.is_damage() {
             self.report_damage(error);
         }
-        if self.failure.is_none() {
+        if self.next_attempt.is_none() {
             tracing::error!(%error, "cannot write counters to the disk; they stay in memory until it is possible again");
         }
         self.shared.metrics.available.set(0);
@@ -269,7 +263,7 @@ impl RecordWriter {
         } else {
             RETRY_INTERVAL
         };
-        self.failure = Some(WriteFailure { next_attempt: Instant::now() + interval });
+        self.next_attempt = Some(Instant::now() + interval);
     }
 
     fn check_trouble(&mut self) {
@@ -316,7 +310,7 @@ impl RecordWriter {
     }
 
     fn recover(&mut self) -> bool {
-        self.failure = Some(WriteFailure { next_attempt: Instant::now() + RETRY_INTERVAL });
+        self.next_attempt = Some(Instant::now() + RETRY_INTERVAL);
         if self.dir.check_there().is_err() || self.probe().is_err() {
             return false;
         }
@@ -334,13 +328,13 @@ impl RecordWriter {
                 report_lost(&data.lost);
                 tracing::warn!("the data on disk are open again");
                 self.shared.metrics.available.set(1);
-                self.failure = None;
+                self.next_attempt = None;
                 true
             }
             Err(error) => {
                 drop(engine);
                 if error.is_damage() {
-                    self.report_damage(&clone_damage(&error));
+                    self.report_damage(&error);
                 } else {
                     tracing::debug!(%error, "cannot open the data again");
                 }
@@ -396,5 +390,5 @@ pub(super) fn start(writer: RecordWriter) -> Result<thread::JoinHandle<()>, Disk
     thread::Builder::new()
         .name("weir-disk-write".into())
         .spawn(move || writer.run())
-        .map_err(DiskError::Thread)
+        .map_err(DiskError::thread)
 }

@@ -14,7 +14,7 @@ use weir_limit::{
     request_bucket::{BucketRequest, Pace, PacedRequest, StepLimit, StepRequest, decide_bucket},
 };
 
-use crate::support::{DAY, Disk, Opened, paced, steps, until};
+use crate::support::{DAY, Disk, Opened, paced, steps};
 
 /// What a client does next.
 #[derive(Clone, Debug)]
@@ -327,22 +327,4 @@ fn no_token_is_handed_out_twice() {
         let left = 100 - opened.tokens(&key.to_string(), &request);
         assert_eq!(left, admitted.get(&key).copied().unwrap_or(0).min(100), "{key}");
     }
-}
-
-/// Data of the format without such buckets become data of the newer one.
-#[test]
-fn data_of_the_older_format_are_read() {
-    let disk = Disk::new();
-    let opened = disk.open();
-    opened.take("v", 3);
-    opened.close();
-    let format = disk.settings.dir.join("format");
-    std::fs::write(&format, "weir data 1\n").expect("a file");
-    let opened = disk.open();
-    assert_eq!((opened.hits("v"), opened.tokens("k", &paced(5))), (3, 100));
-    assert_eq!(std::fs::read_to_string(&format).expect("a file"), "weir data 2\n");
-    opened.close();
-    let opened = disk.open();
-    assert_eq!((opened.hits("v"), opened.tokens("k", &paced(0))), (3, 95));
-    until("it is written", || opened.metric("weir.disk.records") >= 2);
 }

@@ -24,11 +24,11 @@ fn a_newer_format_is_refused() {
     let disk = Disk::new();
     disk.open().close();
     let format = disk.settings.dir.join("format");
-    assert_eq!(fs::read_to_string(&format).expect("the format"), "weir data 2\n");
-    fs::write(&format, "weir data 3\n").expect("a newer format");
+    assert_eq!(fs::read_to_string(&format).expect("the format"), "weir data 1\n");
+    fs::write(&format, "weir data 2\n").expect("a newer format");
     let error = refused(&disk);
-    assert!(matches!(error, DiskError::Newer { found: 3, supported: 2, .. }), "{error}");
-    assert!(error.to_string().contains("have format 3, and this version of weir reads format 2"), "{error}");
+    assert!(matches!(error, DiskError::Newer { found: 2, supported: 1, .. }), "{error}");
+    assert!(error.to_string().contains("have format 2, and this version of weir reads format 1"), "{error}");
 }
 
 #[test]

@@ -22,7 +22,7 @@ use super::{
     record::{self, CounterKind},
     settings::DiskSettings,
 };
-use weir_limit::{CounterKey, Period, Timestamp, algorithm::CounterState, request_bucket::BucketKind};
+use weir_limit::{CounterKey, Timestamp, algorithm::CounterState, request_bucket::BucketKind};
 use weir_store::{MemoryStore, clock::Clock};
 
 /// The most rounds of the writer for which a read waits: counters of decisions that are being made may fill memory.
@@ -127,7 +127,7 @@ impl SharedDisk {
             }
             let mut rounds = self.rounds.lock();
             self.want_round(&mut rounds);
-            self.round_ended.wait_for(&mut rounds, duration(self.settings.interval));
+            self.round_ended.wait_for(&mut rounds, self.settings.interval.into());
         }
     }
 
@@ -157,10 +157,20 @@ impl SharedDisk {
                 return Ok(());
             }
         }
-        Err(DiskError::Engine {
-            dir: self.settings.dir.clone(),
-            what: "a counter was changed each time it was read".into(),
-        })
+        Err(DiskError::engine(&self.settings.dir, "a counter was changed each time it was read"))
+    }
+
+    /// Keeps the counters in memory. None if one cannot be read.
+    pub(super) fn load_all(self: &Arc<Self>, counters: &[Changed]) -> Option<Pins> {
+        let mut pins = Pins { shared: Arc::clone(self), keys: Vec::with_capacity(counters.len()) };
+        for counter in counters {
+            self.wait_for_room(counter.key);
+            self.load(counter, true)
+                .inspect_err(|error| tracing::debug!(%error, "cannot read a counter"))
+                .ok()?;
+            pins.keys.push(counter.key);
+        }
+        Some(pins)
     }
 
     /// [`SharedDisk::load`] without a read, for a counter that the disk has not. Returns false if the disk may have it.
@@ -216,14 +226,11 @@ impl SharedDisk {
     fn with_engine<T>(&self, act: impl FnOnce(&Engine) -> Result<T, DiskError>) -> Result<T, DiskError> {
         let engine = self.engine.read();
         let Some(engine) = engine.as_ref() else {
-            return Err(DiskError::Engine {
-                dir: self.settings.dir.clone(),
-                what: "it is being opened again".into(),
-            });
+            return Err(DiskError::engine(&self.settings.dir, "it is being opened again"));
         };
         act(engine).inspect_err(|error| {
             if error.is_damage() {
-                self.report(clone_damage(error));
+                self.report(error.clone());
             }
         })
     }
@@ -272,8 +279,8 @@ impl SharedDisk {
     }
 
     fn wrong_record(&self, what: String) -> DiskError {
-        let error = DiskError::Damaged { file: self.settings.dir.clone(), what };
-        self.report(clone_damage(&error));
+        let error = DiskError::damaged(&self.settings.dir, what);
+        self.report(error.clone());
         error
     }
 
@@ -310,16 +317,5 @@ impl Drop for Pins {
                 }
             });
         }
-    }
-}
-
-pub(super) const fn duration(period: Period) -> Duration {
-    Duration::from_nanos(period.as_nanos())
-}
-
-pub(super) fn clone_damage(error: &DiskError) -> DiskError {
-    match error {
-        DiskError::Damaged { file, what } => DiskError::Damaged { file: file.clone(), what: what.clone() },
-        error => DiskError::Engine { dir: std::path::PathBuf::new(), what: error.to_string() },
     }
 }

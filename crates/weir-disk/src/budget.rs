@@ -9,14 +9,14 @@ use weir_store::TakeOptions;
 
 /// The time until which a decision waits for the disk, however often, and what records its waits.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience<'a> {
+pub(super) struct Budget<'a> {
     until: Option<Instant>,
     record: Option<&'a DecisionRecord>,
 }
 
-// === impl Patience ===
+// === impl Budget ===
 
-impl<'a> Patience<'a> {
+impl<'a> Budget<'a> {
     /// `budget` is `WEIR_DECISION_BUDGET`; the wait is shorter if the caller's is.
     pub(super) fn begin(budget: Duration, options: &TakeOptions<'a>) -> Self {
         let longest = options.wait.map_or(budget, |caller| caller.min(budget));

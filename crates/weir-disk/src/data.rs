@@ -8,6 +8,7 @@ use std::{
 };
 
 use super::{
+    checksums,
     data_dir::{COPY, DataDir, OpenData},
     engine::{Engine, RecordChange},
     error::DiskError,
@@ -15,7 +16,6 @@ use super::{
     progress::ProgressFile,
     record,
     settings::OnDamage,
-    verify,
 };
 use weir_limit::{Timestamp, algorithm::CounterState};
 
@@ -113,7 +113,7 @@ impl Data {
     ///
     /// The first file that is damaged.
     pub fn verify(&self) -> Result<(), DiskError> {
-        verify::tables(&self.dir.engine_dir(), || {})
+        checksums::tables(&self.dir.engine_dir(), || {})
     }
 
     /// Visits the counters whose path begins with `prefix`, in the order of their paths, until `visit` returns false.
@@ -192,7 +192,7 @@ fn copy_consistently(from: &Path, to: &Path) -> Result<(), DiskError> {
             Err(error) => return Err(DiskError::io("copy the data to", to)(error)),
         }
     }
-    Err(DiskError::Engine { dir: from.to_owned(), what: "they change too fast to be copied".into() })
+    Err(DiskError::engine(from, "they change too fast to be copied"))
 }
 
 fn try_copy(from: &Path, to: &Path) -> io::Result<bool> {
@@ -202,9 +202,9 @@ fn try_copy(from: &Path, to: &Path) -> io::Result<bool> {
     fs::copy(from.join("format"), to.join("format"))?;
     // before the journals: they have at least the batches that it names
     fs::copy(from.join("progress"), to.join("progress"))?;
-    for entry in fs::read_dir(engine.join(verify::KEYSPACES))? {
+    for entry in fs::read_dir(engine.join(checksums::KEYSPACES))? {
         let entry = entry?;
-        link_keyspace(&entry.path(), &copied.join(verify::KEYSPACES).join(entry.file_name()))?;
+        link_keyspace(&entry.path(), &copied.join(checksums::KEYSPACES).join(entry.file_name()))?;
     }
     for entry in fs::read_dir(&engine)? {
         let entry = entry?;
@@ -235,7 +235,7 @@ fn link_keyspace(from: &Path, to: &Path) -> io::Result<()> {
 
 fn signs_of_change(engine: &Path) -> io::Result<Vec<(PathBuf, Vec<u8>)>> {
     let mut signs = Vec::new();
-    for entry in fs::read_dir(engine.join(verify::KEYSPACES))? {
+    for entry in fs::read_dir(engine.join(checksums::KEYSPACES))? {
         let current = entry?.path().join("current");
         signs.push((current.clone(), fs::read(&current)?));
     }

@@ -39,13 +39,16 @@ pub(super) fn lists(engine: &Path) -> Result<(), DiskError> {
             // it was not created completely, or its list is lost
             let tables = fs::read_dir(keyspace.join("tables"));
             if tables.is_ok_and(|mut tables| tables.next().is_some()) {
-                return Err(damaged(keyspace.join(CURRENT), "it is missing, and there are tables"));
+                return Err(DiskError::damaged(
+                    keyspace.join(CURRENT),
+                    "it is missing, and there are tables",
+                ));
             }
             continue;
         }
         let tables = list(&keyspace)?;
         if let Some(table) = tables.iter().find(|table| !table.path.exists()) {
-            return Err(damaged(table.path.clone(), "it is missing"));
+            return Err(DiskError::damaged(table.path.clone(), "it is missing"));
         }
         let is_own = keyspace.file_name().is_some_and(|name| name == "0");
         for table in tables.iter().filter(|_| is_own) {
@@ -119,21 +122,25 @@ fn list(keyspace: &Path) -> Result<Vec<TableEntry>, DiskError> {
     // the number of the list, its checksum, and the kind of the checksum
     let fields = content.first_chunk::<25>().filter(|_| content.len() == 25 && content[24] == 0);
     let Some(fields) = fields else {
-        return Err(damaged(current, "it does not have the contents that it must have"));
+        return Err(DiskError::damaged(current, "it does not have the contents that it must have"));
     };
     let number = u64::from_le_bytes(*fields.first_chunk().unwrap_or(&[0; 8]));
     let checksum = u128::from_le_bytes(*fields[8..].first_chunk().unwrap_or(&[0; 16]));
     let list = keyspace.join(format!("v{number}"));
     let found = match checksum_of(&list) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(damaged(current, &format!("it names the file v{number}, which does not exist")));
+            return Err(DiskError::damaged(
+                current,
+                format!("it names the file v{number}, which does not exist"),
+            ));
         }
         found => found.map_err(DiskError::io("read", &list))?,
     };
     if found != checksum {
-        return Err(damaged(list, "its checksum is not the one in the file `current`"));
+        return Err(DiskError::damaged(list, "its checksum is not the one in the file `current`"));
     }
-    entries(keyspace, &list).map_err(|error| damaged(list, &format!("it cannot be parsed: {error}")))
+    entries(keyspace, &list)
+        .map_err(|error| DiskError::damaged(list, format!("it cannot be parsed: {error}")))
 }
 
 fn entries(keyspace: &Path, list: &Path) -> io::Result<Vec<TableEntry>> {
@@ -168,7 +175,11 @@ fn byte(from: &mut impl Read) -> io::Result<u8> {
 
 fn verify_table(table: &TableEntry) -> Result<(), DiskError> {
     let found = checksum_of(&table.path).map_err(DiskError::io("read", &table.path))?;
-    if found == table.checksum { Ok(()) } else { Err(damaged(table.path.clone(), "its checksum is wrong")) }
+    if found == table.checksum {
+        Ok(())
+    } else {
+        Err(DiskError::damaged(table.path.clone(), "its checksum is wrong"))
+    }
 }
 
 fn checksum_of(path: &Path) -> io::Result<u128> {
@@ -192,8 +203,4 @@ fn directories(dir: &Path) -> Result<Vec<PathBuf>, DiskError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(error) => Err(DiskError::io("read", dir)(error)),
     }
-}
-
-fn damaged(file: PathBuf, what: &str) -> DiskError {
-    DiskError::Damaged { file, what: what.into() }
 }
