@@ -16,7 +16,7 @@ use std::{
 
 use child::Serving;
 use serde_json::Value;
-use weir_client::Limiter;
+use weir_client::{Limiter, limit::Hits};
 
 /// What the provider allows in each window.
 const LIMIT: u64 = 50;
@@ -100,8 +100,8 @@ async fn a_worker_in_rust_makes_all_calls_within_the_limit() {
     let provider = Provider::start();
     let limiter = Limiter::builder().rules_dir(example("limits")).build().await.expect("valid rules");
     // otherwise the first calls could be permitted at the end of a window, and made in the next one
-    let all = u32::try_from(LIMIT).expect("a small number");
-    let taken = limiter.acquire_many("partners", &[("api", "stickers")], all, Duration::from_mins(1)).await;
+    let all = Hits(LIMIT);
+    let taken = limiter.acquire("partners", &[("api", "stickers")], all, Duration::from_mins(1)).await;
     taken.expect("a window");
     let made = worker::work(limiter, &provider.address, Cursor::new(queue())).await;
     assert_eq!(made.expect("all calls"), JOBS);

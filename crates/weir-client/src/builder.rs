@@ -9,11 +9,10 @@ use std::{
 #[cfg(feature = "dns")]
 use super::rules::FollowedRules;
 use super::{
-    inner::Inner,
-    limiter::Limiter,
+    limiter::{Inner, Limiter},
     rules::{RuleFiles, Rules},
 };
-use crate::any_store::AnyStore;
+use crate::selected_store::AnyStore;
 #[cfg(feature = "redis")]
 use crate::store_thread::StoreThread;
 use weir_config::{self as config, ConfigErrors, Document, DocumentContent};
@@ -32,7 +31,7 @@ use weir_net::tls::TlsError;
 use weir_observe::Stats;
 #[cfg(feature = "redis")]
 use weir_remotes::{
-    any_remote::AnyRemote,
+    AnyRemote,
     redis::{Address, RedisRemote, RedisSettings},
 };
 use weir_store::{
@@ -274,15 +273,17 @@ impl Builder {
         #[cfg(not(feature = "dns"))]
         rules.load(domains, |_| weir_limit::part::UNKNOWN_INSTANCES);
         let waiters = WaiterThread::start(&limiter, Arc::clone(&clock))?;
-        Ok(Limiter::new(Arc::new(Inner {
-            limiter,
-            clock,
-            files,
-            rules,
-            _waiters: waiters,
-            #[cfg(feature = "redis")]
-            _store_thread: store_thread,
-        })))
+        Ok(Limiter {
+            inner: Arc::new(Inner {
+                limiter,
+                clock,
+                files,
+                rules,
+                _waiters: waiters,
+                #[cfg(feature = "redis")]
+                _store_thread: store_thread,
+            }),
+        })
     }
 }
 

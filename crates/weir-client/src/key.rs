@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     error::AcquireError,
-    limiter::{Limiter, reject_empty},
+    limiter::{Inner, Limiter, reject_empty},
     permit::Permit,
 };
 use weir_limit::Hits;
@@ -54,7 +54,8 @@ impl Key {
     ///
     /// [`AcquireError`]. No hits were taken.
     pub fn try_acquire(&self, hits: Hits) -> Result<Permit, AcquireError> {
-        self.limiter.try_acquire_key(&self.inner, hits)
+        let Inner { limiter, clock, .. } = &*self.limiter.inner;
+        self.limiter.permit(limiter.try_acquire(&self.inner, hits, clock.now()))
     }
 
     /// Takes `hits` as [`Limiter::acquire`] does.
@@ -63,8 +64,9 @@ impl Key {
     ///
     /// [`AcquireError`]. No hits were taken.
     pub async fn acquire(&self, hits: Hits, max_wait: Duration) -> Result<Permit, AcquireError> {
-        if let Some(permit) = self.limiter.acquire_fitting_key(&self.inner, hits) {
-            return Ok(permit);
+        let shared = &self.limiter.inner;
+        if let Some(acquired) = shared.limiter.acquire_fitting(&self.inner, hits, shared.clock.now()) {
+            return Ok(Permit::new(shared, acquired));
         }
         self.limiter.acquire_request(&self.inner.request(hits), max_wait).await
     }

@@ -26,21 +26,19 @@
 //! # }
 //! ```
 
-mod any_store;
 mod builder;
 mod error;
 pub mod guide;
-mod inner;
 mod key;
 #[cfg(feature = "tower")]
 mod layer;
 mod limiter;
 mod permit;
 mod rules;
+mod selected_store;
 #[cfg(feature = "redis")]
 mod store_thread;
 
-pub use any_store::AnyStore;
 pub use builder::{BuildError, Builder};
 pub use error::AcquireError;
 pub use key::Key;
@@ -48,6 +46,7 @@ pub use key::Key;
 pub use layer::{LayerError, LimitLayer, LimitService};
 pub use limiter::Limiter;
 pub use permit::Permit;
+pub use selected_store::AnyStore;
 #[cfg(feature = "redis")]
 pub use store_thread::StoreThread;
 #[cfg(feature = "redis")]

@@ -2,10 +2,17 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::{error::AcquireError, inner::Inner, permit::Permit};
+#[cfg(feature = "dns")]
+use super::rules::FollowedRules;
+#[cfg(not(feature = "dns"))]
+use super::rules::Rules;
+use super::{error::AcquireError, permit::Permit, rules::RuleFiles, selected_store::AnyStore};
+#[cfg(feature = "redis")]
+use crate::store_thread::StoreThread;
 use weir_config::ConfigErrors;
 use weir_limit::{Descriptor, Domain, Entry, Hits, Period, Request};
-use weir_limiter::{self as limiter, Acquired};
+use weir_limiter::{self as limiter, Acquired, waiter_thread::WaiterThread};
+use weir_store::clock::Clock;
 
 /// A limiter in this process, whose callers can wait. Clones share it.
 ///
@@ -17,13 +24,24 @@ pub struct Limiter {
     pub(super) inner: Arc<Inner>,
 }
 
+/// What all clones of a limiter share.
+pub(super) struct Inner {
+    pub(super) limiter: Arc<limiter::Limiter<AnyStore>>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) files: RuleFiles,
+    #[cfg(feature = "dns")]
+    pub(super) rules: FollowedRules,
+    #[cfg(not(feature = "dns"))]
+    pub(super) rules: Rules,
+    /// The thread ends with the last clone, like `_store_thread`.
+    pub(super) _waiters: WaiterThread,
+    #[cfg(feature = "redis")]
+    pub(super) _store_thread: Option<StoreThread>,
+}
+
 // === impl Limiter ===
 
 impl Limiter {
-    pub(super) const fn new(inner: Arc<Inner>) -> Self {
-        Self { inner }
-    }
-
     /// Takes `hits` when they fit the limit for `entries` in `domain`, in the order of arrival; at once without a
     /// limit. A call that cannot be served within `max_wait` is rejected at once. Dropping the future gives its place
     /// up.
@@ -44,21 +62,6 @@ impl Limiter {
             Descriptor { entries: entries.collect(), hits: Some(hits.0), ..Descriptor::default() };
         let request = Request { domain, descriptors: std::iter::once(descriptor).collect(), hits: 0 };
         self.acquire_request(&request, max_wait).await
-    }
-
-    /// Takes `n` times one hit as one request: all when all of them fit, or none.
-    ///
-    /// # Errors
-    ///
-    /// [`AcquireError`]. No hits were taken.
-    pub async fn acquire_many(
-        &self,
-        domain: &str,
-        entries: &[(&str, &str)],
-        n: u32,
-        max_wait: Duration,
-    ) -> Result<Permit, AcquireError> {
-        self.acquire(domain, entries, Hits(n.into()), max_wait).await
     }
 
     /// Takes one hit when it fits, within the longest wait of this limiter.
@@ -117,16 +120,10 @@ impl Limiter {
         self.permit(acquired.await)
     }
 
-    pub(super) fn acquire_fitting_key(&self, key: &limiter::Key, hits: Hits) -> Option<Permit> {
-        let acquired = self.inner.limiter.acquire_fitting(key, hits, self.inner.clock.now())?;
-        Some(Permit::new(&self.inner, acquired))
-    }
-
-    pub(super) fn try_acquire_key(&self, key: &limiter::Key, hits: Hits) -> Result<Permit, AcquireError> {
-        self.permit(self.inner.limiter.try_acquire(key, hits, self.inner.clock.now()))
-    }
-
-    fn permit(&self, acquired: Result<Acquired, limiter::AcquireError>) -> Result<Permit, AcquireError> {
+    pub(super) fn permit(
+        &self,
+        acquired: Result<Acquired, limiter::AcquireError>,
+    ) -> Result<Permit, AcquireError> {
         let acquired = acquired.map_err(|error| match error {
             limiter::AcquireError::MustAsk => AcquireError::MustAsk,
             error => AcquireError::Invalid(error),
@@ -135,6 +132,17 @@ impl Limiter {
             Some(rejection) => Err(rejection.into()),
             None => Ok(Permit::new(&self.inner, acquired)),
         }
+    }
+}
+
+// === impl Inner ===
+
+impl Inner {
+    pub(super) fn load(&self, domains: Vec<Domain>) {
+        #[cfg(feature = "dns")]
+        self.rules.load(domains);
+        #[cfg(not(feature = "dns"))]
+        self.rules.load(domains, |_| weir_limit::part::UNKNOWN_INSTANCES);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::inner::Inner;
+use super::limiter::Inner;
 use weir_limiter::Acquired;
 use weir_store::Receipt;
 

@@ -1,13 +1,13 @@
 //! The rules of a limiter: where they come from, and how they come into force.
 
 #[cfg(feature = "dns")]
-mod followed;
+mod dns;
 
 use std::{collections::HashSet, num::NonZeroU16, path::PathBuf, sync::Arc};
 
 #[cfg(feature = "dns")]
-pub(super) use self::followed::FollowedRules;
-use crate::any_store::AnyStore;
+pub(super) use self::dns::FollowedRules;
+use crate::selected_store::AnyStore;
 use weir_config::{self as config, ConfigErrors, divide_by_names};
 use weir_limit::{Domain, KeyHasher, RuleSet};
 use weir_limiter::Limiter;

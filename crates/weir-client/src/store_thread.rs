@@ -4,7 +4,7 @@ use std::{io, sync::Arc};
 
 use tokio::sync::oneshot;
 
-use crate::any_store::AnyStore;
+use crate::selected_store::AnyStore;
 use weir_coordinate::{Coordinated, CoordinationSettings};
 use weir_remotes::AnyRemote;
 use weir_store::{clock::Clock, runtime};

@@ -56,7 +56,7 @@ async fn each_outcome_has_an_error() {
     assert!(matches!(key.try_acquire(Hits(1)), Err(AcquireError::Timeout { .. })));
     assert!(matches!(key.try_acquire(Hits(3)), Err(AcquireError::Never)));
     permit.give_back();
-    assert!(limiter.acquire_many("partners", &entries, 2, Duration::ZERO).await.is_ok());
+    assert!(limiter.acquire("partners", &entries, Hits(2), Duration::ZERO).await.is_ok());
     assert!(matches!(limiter.try_acquire("", &entries, Hits(1)), Err(AcquireError::Invalid(_))));
     assert!(matches!(limiter.try_acquire("partners", &[], Hits(1)), Err(AcquireError::Invalid(_))));
     let error =
@@ -88,7 +88,7 @@ async fn a_domain_of_two_sources_is_an_error() {
     assert!(error.contains("the domain 'partners' has rules of another source, too"), "{error}");
     let others = Limiter::builder().rules_text("domain: others").rules_text(&rules("api")).build().await;
     let others = others.expect("two domains");
-    assert!(others.acquire_many("partners", &[("api", "x")], 3, Duration::ZERO).await.is_err());
+    assert!(others.acquire("partners", &[("api", "x")], Hits(3), Duration::ZERO).await.is_err());
 }
 
 /// A resolved key follows the rules.
