@@ -31,12 +31,6 @@ pub struct CertificateDates {
     pub validity: Validity,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum KeyUsage {
-    Client,
-    Server,
-}
-
 /// Why a chain of certificates cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BrokenChain {
@@ -110,13 +104,13 @@ fn read<'a>(certificate: &'a CertificateDer<'_>) -> Option<X509Certificate<'a>> 
 }
 
 /// Without extended key usages, it is for any (RFC 5280, 4.2.1.12). As in webpki, `anyExtendedKeyUsage` does not count.
-pub(super) fn is_for(certificate: &CertificateDer<'_>, usage: KeyUsage) -> bool {
+pub(super) fn is_for(
+    certificate: &CertificateDer<'_>,
+    is_named: impl Fn(&ExtendedKeyUsage<'_>) -> bool,
+) -> bool {
     let Some(certificate) = read(certificate) else { return false };
-    let named = |usages: &ExtendedKeyUsage<'_>| match usage {
-        KeyUsage::Client => usages.client_auth,
-        KeyUsage::Server => usages.server_auth,
-    };
-    certificate.extended_key_usage().is_ok_and(|usages| usages.is_none_or(|usages| named(usages.value)))
+    let usages = certificate.extended_key_usage();
+    usages.is_ok_and(|usages| usages.is_none_or(|usages| is_named(usages.value)))
 }
 
 /// Checks that every certificate is readable, and signed by the one in `chain` that it names as its issuer, if any.

@@ -8,7 +8,7 @@ use tokio_rustls::rustls::{ClientConfig, pki_types::UnixTime};
 use super::{
     files::{NamedFile, TlsError},
     provider,
-    verify_server::{NameCheck, ServerVerifier, TrustAnchors},
+    server_verifier::{ServerVerifier, TrustAnchors},
 };
 
 /// The files of a TLS client. Each [`ClientTls::load`] reads them again, so that renewed ones take effect.
@@ -43,8 +43,7 @@ impl ClientTls {
     /// [`TlsError`], with the setting of the file in question from `names`.
     pub fn load(&self, names: &ClientTlsNames, alpn: &[&[u8]]) -> Result<Arc<ClientConfig>, TlsError> {
         let provider = provider();
-        let name_check = if self.any_name { NameCheck::Skipped } else { NameCheck::Required };
-        let verifier = ServerVerifier::new(self.anchors(names)?, name_check, Arc::clone(&provider))?;
+        let verifier = ServerVerifier::new(self.anchors(names)?, self.any_name, Arc::clone(&provider))?;
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .dangerous()
@@ -91,6 +90,6 @@ impl ClientTls {
             }
         }
         anchors.add_native();
-        if anchors.is_empty() { Err(TlsError::NoRoots { variable: names.ca }) } else { Ok(anchors) }
+        if anchors.is_empty() { Err(TlsError::NoRoots(names.ca)) } else { Ok(anchors) }
     }
 }

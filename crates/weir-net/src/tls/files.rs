@@ -12,49 +12,21 @@ use tokio_rustls::rustls::{
 
 use super::certificate::{BrokenChain, CertificateDates, check_chain};
 
-/// Why TLS cannot be set up.
+/// Why TLS cannot be set up. A file is named by its setting and its path.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
-    #[error("cannot read {variable}, {path}: {error}")]
-    Read {
-        /// The setting that names the file.
-        variable: &'static str,
-        /// The path.
-        path: String,
-        /// The error.
-        error: io::Error,
-    },
+    #[error("cannot read {0}: {1}")]
+    Read(String, io::Error),
     /// A file does not hold the expected content.
-    #[error("{variable}, {path}, holds no {expected} in PEM format")]
-    Content {
-        /// The setting that names the file.
-        variable: &'static str,
-        /// The path.
-        path: String,
-        /// The expected content.
-        expected: &'static str,
-    },
+    #[error("{0}, holds no {1} in PEM format")]
+    Content(String, &'static str),
     /// A file holds a certificate that cannot be used.
-    #[error("{variable}, {path}: {error}")]
-    Certificate {
-        /// The setting that names the file.
-        variable: &'static str,
-        /// The path.
-        path: String,
-        /// The error.
-        error: Error,
-    },
-    /// A chain of certificates cannot be used.
-    #[error("{variable}, {path}, holds a broken chain: {error}")]
-    Chain {
-        /// The setting that names the file.
-        variable: &'static str,
-        /// The path.
-        path: String,
-        /// The error.
-        error: BrokenChain,
-    },
+    #[error("{0}: {1}")]
+    Certificate(String, Error),
+    /// A file holds a chain of certificates that cannot be used.
+    #[error("{0}, holds a broken chain: {1}")]
+    Chain(String, BrokenChain),
     /// A private key does not belong to its certificate.
     #[error("the private key in {key} does not belong to the certificate in {certificate}")]
     Mismatch {
@@ -64,13 +36,8 @@ pub enum TlsError {
         certificate: String,
     },
     /// There is no certificate authority to trust.
-    #[error(
-        "there is no valid certificate authority to trust, neither the system's nor in the file of {variable}"
-    )]
-    NoRoots {
-        /// The setting of a file with certificates to trust.
-        variable: &'static str,
-    },
+    #[error("there is no valid certificate authority to trust, neither the system's nor in the file of {0}")]
+    NoRoots(&'static str),
     /// The contents of the files do not match each other.
     #[error("cannot set up TLS: {0}")]
     Setup(#[from] Error),
@@ -116,8 +83,7 @@ impl CertificateFile {
 
 impl NamedFile<'_> {
     pub(super) fn read(self) -> Result<Vec<u8>, TlsError> {
-        let Self { variable, path } = self;
-        fs::read(path).map_err(|error| TlsError::Read { variable, path: shown(path), error })
+        fs::read(self.path).map_err(|error| TlsError::Read(self.named(), error))
     }
 
     pub(super) fn certificates(self, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -128,8 +94,7 @@ impl NamedFile<'_> {
     /// A chain to present: its first certificate is the owner's. `pem` is the content of this file.
     pub(super) fn chain(self, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         let chain = self.certificates(pem)?;
-        let (variable, path) = (self.variable, shown(self.path));
-        check_chain(&chain).map_err(|error| TlsError::Chain { variable, path, error })?;
+        check_chain(&chain).map_err(|error| TlsError::Chain(self.named(), error))?;
         Ok(chain)
     }
 
@@ -138,10 +103,14 @@ impl NamedFile<'_> {
     }
 
     pub(super) fn unusable(self, error: Error) -> TlsError {
-        TlsError::Certificate { variable: self.variable, path: shown(self.path), error }
+        TlsError::Certificate(self.named(), error)
     }
 
     fn lacks(self, expected: &'static str) -> TlsError {
-        TlsError::Content { variable: self.variable, path: shown(self.path), expected }
+        TlsError::Content(self.named(), expected)
+    }
+
+    fn named(self) -> String {
+        format!("{}, {}", self.variable, shown(self.path))
     }
 }

@@ -4,17 +4,17 @@
 //! | --- | --- |
 //! | `files` | certificates and keys in PEM format, and the errors about them |
 //! | `certificate` | what certificates say: dates, names, usages; whether a chain holds together |
-//! | `client`, `verify_server` | the configuration of a client, and which servers it accepts |
-//! | `server`, `verify_client` | the configuration of a server, and which clients it accepts |
+//! | `client`, `server_verifier` | the configuration of a client, and which servers it accepts |
+//! | `server`, `client_verifier` | the configuration of a server, and which clients it accepts |
 
 mod certificate;
 mod client;
+mod client_verifier;
 mod files;
 mod server;
+mod server_verifier;
 #[cfg(test)]
 mod tests;
-mod verify_client;
-mod verify_server;
 
 use std::sync::Arc;
 
@@ -22,9 +22,9 @@ use tokio_rustls::rustls::crypto::{self, CryptoProvider};
 
 pub use certificate::{BrokenChain, CertificateDates, Validity};
 pub use client::{ClientTls, ClientTlsNames};
+pub use client_verifier::{ClientName, EndedAuthority, WrongClientName};
 pub use files::{CertificateFile, TlsError};
 pub use server::{ServerTls, ServerTlsFiles};
-pub use verify_client::{ClientName, EndedAuthority, WrongClientName};
 
 /// The protocol of gRPC in ALPN. grpc-go rejects peers that do not negotiate it.
 pub const ALPN_H2: &[u8] = b"h2";

@@ -7,9 +7,9 @@ use tokio_rustls::rustls::{Error, ServerConfig, server::NoServerSessionStorage};
 use super::{
     ALPN_H2,
     certificate::CertificateDates,
+    client_verifier::{ClientName, ClientVerifier},
     files::{NamedFile, TlsError, shown},
     provider,
-    verify_client::{ClientName, ClientVerifier},
 };
 
 const CERTIFICATE: &str = "GRPC_SERVER_TLS_CERT";

@@ -14,7 +14,7 @@ use tokio_rustls::rustls::{
     server::ParsedCertificate,
 };
 
-use super::certificate::{KeyUsage, Validity, is_for};
+use super::certificate::{Validity, is_for};
 
 /// The certificates that a client trusts: those that are valid now. webpki itself ignores the dates of authorities.
 #[derive(Debug)]
@@ -30,13 +30,8 @@ pub(super) struct TrustAnchors {
 pub(super) struct ServerVerifier {
     webpki: Arc<WebPkiServerVerifier>,
     anchors: Vec<CertificateDer<'static>>,
-    name_check: NameCheck,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NameCheck {
-    Required,
-    Skipped,
+    /// Accepts a certificate for another name.
+    any_name: bool,
 }
 
 // === impl TrustAnchors ===
@@ -73,13 +68,13 @@ impl TrustAnchors {
 impl ServerVerifier {
     pub(super) fn new(
         anchors: TrustAnchors,
-        name_check: NameCheck,
+        any_name: bool,
         provider: Arc<CryptoProvider>,
     ) -> Result<Arc<Self>, Error> {
         let TrustAnchors { authorities, certificates, .. } = anchors;
         let built = WebPkiServerVerifier::builder_with_provider(Arc::new(authorities), provider).build();
         let webpki = built.map_err(|error| Error::General(error.to_string()))?;
-        Ok(Arc::new(Self { webpki, anchors: certificates, name_check }))
+        Ok(Arc::new(Self { webpki, anchors: certificates, any_name }))
     }
 
     /// `certificate` must be valid otherwise.
@@ -88,7 +83,7 @@ impl ServerVerifier {
         certificate: &CertificateDer<'_>,
         name: &ServerName<'_>,
     ) -> Result<ServerCertVerified, Error> {
-        if self.name_check == NameCheck::Required {
+        if !self.any_name {
             verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
         }
         Ok(ServerCertVerified::assertion())
@@ -109,14 +104,14 @@ impl ServerCertVerifier for ServerVerifier {
             Err(error)
                 if is_ca_used_as_end_entity(&error)
                     && self.anchors.contains(end_entity)
-                    && is_for(end_entity, KeyUsage::Server) =>
+                    && is_for(end_entity, |usages| usages.server_auth) =>
             {
                 self.verify_name(end_entity, server_name)
             }
             // webpki checks the name last, so a trust anchor has signed the certificate
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) if self.name_check == NameCheck::Skipped => Ok(ServerCertVerified::assertion()),
+            )) if self.any_name => Ok(ServerCertVerified::assertion()),
             verified => verified,
         }
     }

@@ -1,14 +1,13 @@
 //! Verification of client certificates.
 
-use std::{error::Error as StdError, fmt, ops::Range, sync::Arc};
+use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use tokio_rustls::rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, RootCertStore,
     SignatureScheme,
     client::danger::HandshakeSignatureValid,
     crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature},
-    pki_types::{CertificateDer, ServerName, UnixTime},
+    pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime},
     server::{
         WebPkiClientVerifier,
         danger::{ClientCertVerified, ClientCertVerifier},
@@ -17,8 +16,8 @@ use tokio_rustls::rustls::{
 use webpki::EndEntityCert;
 
 use super::{
-    certificate::{KeyUsage, Validity, is_for, name_of},
-    verify_server::is_ca_used_as_end_entity,
+    certificate::{Validity, is_for, name_of},
+    server_verifier::is_ca_used_as_end_entity,
 };
 
 /// A name that a client's certificate may have as a subject alternative name.
@@ -31,14 +30,16 @@ pub enum ClientName {
 }
 
 /// A client's certificate is valid, but for other names than the accepted ones.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it {}", if .presented.is_empty() { "has no name".to_owned() } else { format!("is for {}", .presented.join(", ")) })]
 pub struct WrongClientName {
     /// The names in the certificate, as far as they can be shown.
     pub presented: Vec<String>,
 }
 
 /// The authority that has signed a client's certificate is not valid now.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("its authority is not valid: {subject}")]
 pub struct EndedAuthority {
     /// Its name.
     pub subject: String,
@@ -48,9 +49,10 @@ pub struct EndedAuthority {
 #[derive(Debug)]
 pub(super) struct ClientVerifier {
     anchors: Vec<Anchor>,
-    /// Sent to clients, so that they choose a certificate. All authorities: those of the moment would need a lock.
+    /// Those of `anchors`, in their order.
+    roots: RootCertStore,
+    /// Sent to clients, so that they choose a certificate: all authorities, also those that are not valid now.
     hints: Vec<DistinguishedName>,
-    trusted: ArcSwap<Trusted>,
     names: Vec<ClientName>,
     provider: Arc<CryptoProvider>,
 }
@@ -62,14 +64,6 @@ struct Anchor {
     validity: Validity,
     /// Whether it may be a client's own.
     is_client: bool,
-}
-
-/// webpki's verifier, with the authorities that are valid for some time: webpki itself ignores their dates.
-#[derive(Debug)]
-struct Trusted {
-    /// In seconds since the epoch: no authority begins or ends to be valid in this time.
-    time: Range<u64>,
-    webpki: Option<Arc<dyn ClientCertVerifier>>,
 }
 
 /// The most names, and the most characters of each, in an error.
@@ -107,40 +101,42 @@ impl ClientVerifier {
         names: Vec<ClientName>,
         provider: Arc<CryptoProvider>,
     ) -> Result<Arc<Self>, Error> {
-        let mut anchors = Vec::with_capacity(certificates.len());
+        let (mut anchors, mut roots) = (Vec::with_capacity(certificates.len()), RootCertStore::empty());
         for certificate in certificates {
             let validity = Validity::of(&certificate);
             let validity = validity.ok_or(Error::InvalidCertificate(CertificateError::BadEncoding))?;
-            let is_client = is_for(&certificate, KeyUsage::Client);
+            let is_client = is_for(&certificate, |usages| usages.client_auth);
+            // reports one that is unusable, also if it is not valid now
+            roots.add(certificate.clone())?;
             anchors.push(Anchor { certificate, validity, is_client });
         }
-        // reports those that are unusable, also if they are not valid now
-        let hints = roots(&anchors)?.subjects();
-        let trusted = ArcSwap::from_pointee(Trusted::at(UnixTime::now(), &anchors, &provider)?);
-        Ok(Arc::new(Self { anchors, hints, trusted, names, provider }))
+        Ok(Arc::new(Self { hints: roots.subjects(), anchors, roots, names, provider }))
     }
 
-    fn trusted(&self, now: UnixTime) -> Result<Arc<Trusted>, Error> {
-        let trusted = self.trusted.load_full();
-        if trusted.time.contains(&now.as_secs()) {
-            return Ok(trusted);
+    /// webpki's verifier, with the authorities that are valid now: webpki itself ignores their dates. None without any.
+    fn webpki(&self, now: UnixTime) -> Result<Option<Arc<dyn ClientCertVerifier>>, Error> {
+        let valid =
+            self.anchors.iter().zip(&self.roots.roots).filter(|(anchor, _)| anchor.validity.contains(now));
+        let roots: Vec<_> = valid.map(|(_, root)| root.clone()).collect();
+        if roots.is_empty() {
+            return Ok(None);
         }
-        let trusted = Arc::new(Trusted::at(now, &self.anchors, &self.provider)?);
-        self.trusted.store(Arc::clone(&trusted));
-        Ok(trusted)
+        let (roots, provider) = (Arc::new(RootCertStore { roots }), Arc::clone(&self.provider));
+        let built = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
+        built.map(Some).map_err(|error| Error::General(error.to_string()))
     }
 
     /// Says that the authority has ended, if one in the file has the issuer's name.
     fn unknown_issuer(&self, presented: &[&CertificateDer<'_>], now: UnixTime) -> Error {
-        let names_it = |anchor: &Anchor| {
-            let Ok(parsed) = webpki::anchor_from_trusted_cert(&anchor.certificate) else { return false };
-            let issuers =
+        let names_it = |root: &TrustAnchor<'_>| {
+            let mut parsed =
                 presented.iter().filter_map(|certificate| EndEntityCert::try_from(*certificate).ok());
-            issuers.into_iter().any(|certificate| certificate.issuer() == parsed.subject.as_ref())
+            parsed.any(|certificate| certificate.issuer() == root.subject.as_ref())
         };
-        let ended = self.anchors.iter().find(|anchor| !anchor.validity.contains(now) && names_it(anchor));
+        let mut anchors = self.anchors.iter().zip(&self.roots.roots);
+        let ended = anchors.find(|(anchor, root)| !anchor.validity.contains(now) && names_it(root));
         Error::InvalidCertificate(match ended {
-            Some(anchor) => {
+            Some((anchor, _)) => {
                 let subject = name_of(&anchor.certificate);
                 CertificateError::Other(OtherError(Arc::new(EndedAuthority { subject })))
             }
@@ -183,8 +179,7 @@ impl ClientCertVerifier for ClientVerifier {
     ) -> Result<ClientCertVerified, Error> {
         let presented =
             || -> Vec<&CertificateDer<'_>> { [end_entity].into_iter().chain(intermediates).collect() };
-        let trusted = self.trusted(now)?;
-        let Some(webpki) = &trusted.webpki else { return Err(self.unknown_issuer(&presented(), now)) };
+        let Some(webpki) = self.webpki(now)? else { return Err(self.unknown_issuer(&presented(), now)) };
         match webpki.verify_client_cert(end_entity, intermediates, now) {
             // webpki checks the dates before this, so they are valid, and the usage after it
             Err(error) if is_ca_used_as_end_entity(&error) && self.is_pinned(end_entity) => {}
@@ -220,60 +215,6 @@ impl ClientCertVerifier for ClientVerifier {
         self.provider.signature_verification_algorithms.supported_schemes()
     }
 }
-
-// === impl Trusted ===
-
-impl Trusted {
-    fn at(now: UnixTime, anchors: &[Anchor], provider: &Arc<CryptoProvider>) -> Result<Self, Error> {
-        let seconds = now.as_secs();
-        // the seconds from which an authority is valid, or is not any more
-        let changes = || {
-            let of =
-                |anchor: &Anchor| [anchor.validity.not_before, anchor.validity.not_after.saturating_add(1)];
-            anchors.iter().flat_map(of)
-        };
-        let begun = changes().filter(|change| *change <= seconds).max().unwrap_or_default();
-        let next = changes().filter(|change| *change > seconds).min().unwrap_or(u64::MAX);
-        let authorities = roots(anchors.iter().filter(|anchor| anchor.validity.contains(now)))?;
-        let webpki = if authorities.is_empty() {
-            None
-        } else {
-            let provider = Arc::clone(provider);
-            let built = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), provider).build();
-            Some(built.map_err(|error| Error::General(error.to_string()))?)
-        };
-        Ok(Self { time: begun..next, webpki })
-    }
-}
-
-fn roots<'a>(anchors: impl IntoIterator<Item = &'a Anchor>) -> Result<RootCertStore, Error> {
-    let mut roots = RootCertStore::empty();
-    anchors.into_iter().try_for_each(|anchor| roots.add(anchor.certificate.clone()))?;
-    Ok(roots)
-}
-
-// === impl EndedAuthority ===
-
-impl fmt::Display for EndedAuthority {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "its authority is not valid: {}", self.subject)
-    }
-}
-
-impl StdError for EndedAuthority {}
-
-// === impl WrongClientName ===
-
-impl fmt::Display for WrongClientName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.presented.is_empty() {
-            return f.write_str("it has no name");
-        }
-        write!(f, "it is for {}", self.presented.join(", "))
-    }
-}
-
-impl StdError for WrongClientName {}
 
 #[cfg(test)]
 mod tests {
