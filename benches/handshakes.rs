@@ -30,7 +30,7 @@ use tokio_rustls::rustls::{
     pki_types::{CertificateDer, ServerName, pem::PemObject as _},
 };
 use tonic::transport::Channel;
-use weir_net::grpc_client::{Target, TargetTls, connect};
+use weir_net::grpc_client::{Address, StreamTls, connect};
 use weir_proto::envoy::{
     extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
     service::ratelimit::v3::{RateLimitRequest, rate_limit_service_client::RateLimitServiceClient},
@@ -92,8 +92,8 @@ fn main() {
     let authority = folder.path().join("ca.crt");
     let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let mut client = runtime.block_on(async {
-        let tls = TargetTls { config: client_config(&authority), server_name: None };
-        let target = Target::Tcp("localhost".into(), grpc.port());
+        let tls = StreamTls { config: client_config(&authority), server_name: None };
+        let target = Address::tcp("localhost", grpc.port());
         RateLimitServiceClient::new(connect(&target, Some(&tls), DEADLINE).await.expect("a connection"))
     });
 

@@ -23,7 +23,6 @@ const SEVERAL: [&str; 18] = [
     "Series",
     "Server",
     "Service",
-    "Target",
     "Urgency",
     "Value",
 ];

@@ -8,7 +8,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::transport::Channel;
 use weir_limit::Unit;
 use weir_net::{
-    grpc_client::{Target, TargetTls, connect},
+    grpc_client::{Address, StreamTls, connect},
     tls::{ALPN_H2, ClientTls, ClientTlsNames},
 };
 use weir_observe::text::escaped;
@@ -165,12 +165,12 @@ async fn explain(
     Ok(())
 }
 
-fn target(address: &str) -> CommandResult<Target> {
+fn target(address: &str) -> CommandResult<Address> {
     let rest = without_scheme(address, "http://").or_else(|| without_scheme(address, "https://"));
     let rest = rest.map_or(address, |rest| rest.trim_end_matches('/'));
     let invalid =
         || format!("invalid address {address:?}; write host:port, https://host:port or unix:path").into();
-    Target::parse(rest).ok_or_else(invalid)
+    Address::parse_grpc(rest).ok_or_else(invalid)
 }
 
 fn without_scheme<'a>(address: &'a str, scheme: &str) -> Option<&'a str> {
@@ -184,7 +184,7 @@ impl CallTls {
     const NAMES: ClientTlsNames =
         ClientTlsNames { ca: "--tls-ca", certificate: "--tls-cert", key: "--tls-key" };
 
-    fn of(&self, address: &str) -> CommandResult<Option<TargetTls>> {
+    fn of(&self, address: &str) -> CommandResult<Option<StreamTls>> {
         let Self { ca, certificate, key, server_name } = self;
         let is_given = ca.is_some() || certificate.is_some() || server_name.is_some();
         if without_scheme(address, "http://").is_some() && is_given {
@@ -196,7 +196,7 @@ impl CallTls {
         let client = certificate.clone().zip(key.clone());
         let files = ClientTls { ca: ca.clone(), client, any_name: false };
         let config = files.load(&Self::NAMES, &[ALPN_H2])?;
-        Ok(Some(TargetTls { config, server_name: server_name.clone() }))
+        Ok(Some(StreamTls { config, server_name: server_name.clone() }))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Where the counts are kept, and the settings that all shared stores have.
 
 use super::reader::SettingReader;
+use weir_store::name::KeySettings;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Backend {
@@ -11,9 +12,7 @@ pub(super) enum Backend {
 }
 
 pub(super) struct SharedKeys {
-    pub(super) prefix: Box<str>,
-    pub(super) unambiguous: bool,
-    pub(super) jitter_seconds: u64,
+    pub(super) keys: KeySettings,
     pub(super) health_needs_connection: bool,
 }
 
@@ -78,14 +77,14 @@ impl Backend {
 impl SharedKeys {
     /// Also reads them if the counts are not shared, so that typing errors are reported.
     pub(super) fn read(read: &mut SettingReader<'_>) -> Self {
+        let jitter: i64 = read.number("EXPIRATION_JITTER_MAX_SECONDS", "a number of seconds");
         Self {
-            prefix: read.text("CACHE_KEY_PREFIX").into(),
-            unambiguous: read.bool("WEIR_UNAMBIGUOUS_KEYS"),
-            // envoyproxy/ratelimit takes a negative number as 0
-            jitter_seconds: read
-                .number::<i64>("EXPIRATION_JITTER_MAX_SECONDS", "a number of seconds")
-                .try_into()
-                .unwrap_or(0),
+            keys: KeySettings {
+                prefix: read.text("CACHE_KEY_PREFIX").into(),
+                unambiguous: read.bool("WEIR_UNAMBIGUOUS_KEYS"),
+                // envoyproxy/ratelimit takes a negative number as 0
+                jitter_seconds: u64::try_from(jitter).unwrap_or(0),
+            },
             health_needs_connection: read.bool("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"),
         }
     }

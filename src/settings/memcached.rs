@@ -21,7 +21,7 @@ const TLS_FILES: [&str; 3] = ["MEMCACHE_TLS_CACERT", "MEMCACHE_TLS_CLIENT_CERT",
 pub(super) fn memcached(
     read: &mut SettingReader<'_>,
     backend: Backend,
-    keys: SharedKeys,
+    shared: SharedKeys,
     warnings: &mut Vec<String>,
 ) -> Option<MemcachedSettings> {
     // parsed even without effect, so that typing errors are reported
@@ -37,13 +37,10 @@ pub(super) fn memcached(
         let not_encrypted = "connections to Memcached are in plain text: MEMCACHE_TLS is not true";
         warnings.extend(tls::in_plain_text(read, &TLS_FILES, not_encrypted));
     }
-    let SharedKeys { prefix, unambiguous, jitter_seconds, health_needs_connection } = keys;
     Some(MemcachedSettings {
         tls: uses_tls.then_some(ClientTls { ca, client, any_name }),
-        prefix,
-        unambiguous_keys: unambiguous,
-        jitter_seconds,
-        health_needs_connection,
+        keys: shared.keys,
+        health_needs_connection: shared.health_needs_connection,
         ..MemcachedSettings::new(servers(read, refresh)?)
     })
 }
@@ -121,7 +118,7 @@ mod tests {
         ];
         let settings = memcached_of(&[("BACKEND_TYPE", "memcache"), ("MEMCACHE_HOST_PORT", list)]);
         assert_eq!(settings, MemcachedSettings::new(ServerSource::List(expected.into())));
-        assert_eq!(memcached_of(&[HOST]).jitter_seconds, 300, "the servers alone select Memcached");
+        assert_eq!(memcached_of(&[HOST]).keys.jitter_seconds, 300, "the servers alone select Memcached");
     }
 
     #[test]
@@ -151,8 +148,8 @@ mod tests {
             ("MEMCACHE_TLS_CLIENT_KEY", "/key"),
             ("MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION", "true"),
         ]);
-        assert_eq!((&*settings.prefix, settings.jitter_seconds), ("eu:", 0));
-        assert!(settings.unambiguous_keys && settings.health_needs_connection);
+        assert_eq!((&*settings.keys.prefix, settings.keys.jitter_seconds), ("eu:", 0));
+        assert!(settings.keys.unambiguous && settings.health_needs_connection);
         let client = Some(("/cert".into(), "/key".into()));
         assert_eq!(settings.tls, Some(ClientTls { ca: Some("/ca".into()), client, any_name: true }));
         assert_eq!(memcached_of(&[HOST, ("MEMCACHE_TLS_CACERT", "/ca")]).tls, None);

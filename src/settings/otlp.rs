@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Uri};
 use weir_export::otlp::{Endpoint, ExportSettings, OtlpProtocol};
 use weir_net::{
-    grpc_client::Target,
+    grpc_client::Address,
     tls::{ClientTls, ClientTlsNames},
 };
 
@@ -103,7 +103,7 @@ fn endpoint(read: &mut SettingReader<'_>, signal: Signal, protocol: OtlpProtocol
         OtlpProtocol::Grpc => (4317, ""),
     };
     let localhost = Endpoint {
-        target: Target::Tcp("localhost".into(), port),
+        target: Address::tcp("localhost", port),
         authority: format!("localhost:{port}"),
         path: default.into(),
     };
@@ -125,7 +125,7 @@ fn parse_endpoint(
     is_insecure: bool,
 ) -> Option<(Endpoint, bool)> {
     if !text.contains("://") {
-        let target = Target::parse(text).filter(|_| protocol == OtlpProtocol::Grpc)?;
+        let target = Address::parse_grpc(text).filter(|_| protocol == OtlpProtocol::Grpc)?;
         return Some((Endpoint { target, authority: text.to_owned(), path: String::new() }, !is_insecure));
     }
     let url: Uri = text.parse().ok()?;
@@ -154,7 +154,7 @@ fn parse_endpoint(
         path if path.is_empty() && protocol == OtlpProtocol::Http => "/".to_owned(),
         path => path,
     };
-    let target = Target::Tcp(host.to_owned(), port);
+    let target = Address::tcp(host, port);
     Some((Endpoint { target, authority: authority.as_str().to_owned(), path }, is_secure))
 }
 

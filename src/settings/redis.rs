@@ -2,7 +2,8 @@
 //! per-second limits; both use the same TLS files.
 
 use redis::IntoConnectionInfo as _;
-use weir_remotes::redis::{Address, Auth, Backoff, RedisEndpoint, RedisSettings, Tls, Topology};
+use weir_net::tls::ClientTls;
+use weir_remotes::redis::{Address, Auth, Backoff, RedisEndpoint, RedisSettings, Topology};
 
 use super::{
     backend::{Backend, SharedKeys},
@@ -42,7 +43,7 @@ struct Url {
 pub(super) fn redis(
     read: &mut SettingReader<'_>,
     backend: Backend,
-    keys: &SharedKeys,
+    shared: &SharedKeys,
     warnings: &mut Vec<String>,
 ) -> Option<RedisSettings> {
     // parsed even without effect, so that typing errors are reported
@@ -68,11 +69,9 @@ pub(super) fn redis(
     Some(RedisSettings {
         main: main?,
         per_second,
-        prefix: keys.prefix.clone(),
-        unambiguous_keys: keys.unambiguous,
-        jitter_seconds: keys.jitter_seconds,
+        keys: shared.keys.clone(),
         backoff,
-        health_needs_connection: keys.health_needs_connection,
+        health_needs_connection: shared.health_needs_connection,
         connect_within,
     })
 }
@@ -161,11 +160,11 @@ fn auth_of(read: &SettingReader<'_>, variable: &str) -> Option<Auth> {
     })
 }
 
-fn tls_files(read: &mut SettingReader<'_>) -> Tls {
+fn tls_files(read: &mut SettingReader<'_>) -> ClientTls {
     let ca = read.path("REDIS_TLS_CACERT");
     let any_name = read.bool("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION");
     let client = tls::client_files(read, "REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY");
-    Tls { ca, client, any_name }
+    ClientTls { ca, client, any_name }
 }
 
 fn topology(

@@ -3,7 +3,7 @@
 use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
 use weir_config::RuleDefaults;
-use weir_net::{grpc_client::Target, tls::ClientTls};
+use weir_net::{grpc_client::Address, tls::ClientTls};
 use weir_sources::xds::{XdsBackoff, XdsSettings, XdsTls};
 
 use super::{parse, reader::SettingReader, tls};
@@ -28,7 +28,7 @@ pub(super) fn xds(
     }
     Some(XdsSettings {
         server: read.parsed("CONFIG_GRPC_XDS_SERVER_URL", |text| {
-            Target::parse(text).ok_or("host:port, dns:///host:port or unix:path")
+            Address::parse_grpc(text).ok_or("host:port, dns:///host:port or unix:path")
         }),
         tls: tls(read, warnings),
         node_id: read.text("CONFIG_GRPC_XDS_NODE_ID"),

@@ -13,7 +13,7 @@ use tokio_rustls::{
     TlsConnector,
     rustls::{ALL_VERSIONS, ClientConfig, ProtocolVersion, pki_types::ServerName, version},
 };
-use weir_net::grpc_client::{Target, TargetTls, connect};
+use weir_net::grpc_client::{Address, StreamTls, connect};
 use weir_server::net::BoundAddress;
 
 use crate::{
@@ -60,8 +60,8 @@ async fn a_unix_socket_is_encrypted_too() {
     let mounted = Mounted::new(&authority.sign(&["localhost"]), None);
     let path = mounted.text("weir.sock");
     let weir = Weir::start(&mounted, &[("GRPC_UDS", &path)]).await;
-    let tls = TargetTls { config: client(&authority, None), server_name: None };
-    let channel = connect(&Target::Unix(path.into()), Some(&tls), DEADLINE).await.expect("a connection");
+    let tls = StreamTls { config: client(&authority, None), server_name: None };
+    let channel = connect(&Address::Unix(path.into()), Some(&tls), DEADLINE).await.expect("a connection");
     let mut health = tonic_health::pb::health_client::HealthClient::new(channel);
     health.check(tonic_health::pb::HealthCheckRequest::default()).await.expect("a reply");
     weir.stop().await;
@@ -266,8 +266,8 @@ fn the_log_says_why_a_client_was_rejected() {
             let runtime = tokio::runtime::Runtime::new().expect("a runtime");
             runtime.block_on(async {
                 let port = serving.address("grpc").rsplit(':').next().and_then(|port| port.parse().ok());
-                let target = Target::Tcp("localhost".into(), port.expect("a port"));
-                let tls = TargetTls { config: client(&server, pair.as_ref()), server_name: None };
+                let target = Address::tcp("localhost", port.expect("a port"));
+                let tls = StreamTls { config: client(&server, pair.as_ref()), server_name: None };
                 let Ok(channel) = connect(&target, Some(&tls), DEADLINE).await else { return };
                 let mut health = tonic_health::pb::health_client::HealthClient::new(channel);
                 let checked = health.check(tonic_health::pb::HealthCheckRequest::default()).await;

@@ -10,7 +10,7 @@ use weir::{
     app::{Addresses, App, AppError},
     settings::Flags,
 };
-use weir_net::grpc_client::{ConnectError, Target, TargetTls, connect};
+use weir_net::grpc_client::{Address, ConnectError, StreamTls, connect};
 use weir_proto::envoy::service::ratelimit::v3::{
     RateLimitResponse, rate_limit_service_client::RateLimitServiceClient,
 };
@@ -70,8 +70,8 @@ impl Weir {
 
     /// Opens a connection with TLS.
     pub(crate) async fn connect(&self, config: Arc<ClientConfig>) -> Result<Client, ConnectError> {
-        let target = Target::Tcp("localhost".into(), self.address().port());
-        let tls = TargetTls { config, server_name: None };
+        let target = Address::tcp("localhost", self.address().port());
+        let tls = StreamTls { config, server_name: None };
         connect(&target, Some(&tls), DEADLINE)
             .await
             .map(|channel| Client(RateLimitServiceClient::new(channel)))

@@ -10,7 +10,7 @@ use crate::{
     wire::{descriptor, request},
 };
 use tokio_rustls::rustls::ALL_VERSIONS;
-use weir_net::grpc_client::{Target, TargetTls, connect};
+use weir_net::grpc_client::{Address, StreamTls, connect};
 use weir_proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -62,8 +62,8 @@ async fn it_starts_with_the_environment_of_envoy_gateway() {
 
     let port = serving.address("grpc").rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
     // Envoy presents a certificate, which is not required
-    let tls = TargetTls { config: authority.client(Some(&own), ALL_VERSIONS, &["h2"]), server_name: None };
-    let target = Target::Tcp("localhost".into(), port);
+    let tls = StreamTls { config: authority.client(Some(&own), ALL_VERSIONS, &["h2"]), server_name: None };
+    let target = Address::tcp("localhost", port);
     let channel = connect(&target, Some(&tls), crate::control_plane::DEADLINE).await.expect("a connection");
     let mut client = RateLimitServiceClient::new(channel);
     for remaining in [0, 0] {

@@ -4,8 +4,13 @@
 //! | --- | --- |
 //! | read certificates and keys, and verify peers | [`tls`] |
 //! | look up names, also SRV records | [`dns`] |
+//! | open a connection to an [`Address`] | [`stream`] |
 //! | call a gRPC server | [`grpc_client`] |
 
+mod address;
 pub mod dns;
 pub mod grpc_client;
+pub mod stream;
 pub mod tls;
+
+pub use address::Address;

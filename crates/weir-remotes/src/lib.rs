@@ -1,8 +1,8 @@
 //! The stores that instances share: [`redis`] and [`memcached`], over a common transport. [`AnyRemote`] is one of them.
 
-pub mod any_remote;
 pub mod memcached;
 pub mod redis;
+mod remote;
 mod transport;
 
-pub use any_remote::AnyRemote;
+pub use remote::AnyRemote;

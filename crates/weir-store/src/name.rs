@@ -16,14 +16,20 @@ use crate::{
 use weir_limit::{Algorithm, OverLimitPolicy, Tier, Timestamp};
 
 /// How keys in a shared store are made.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeySettings {
-    /// What every key begins with.
+    /// `CACHE_KEY_PREFIX`: what every key begins with.
     pub prefix: Box<str>,
-    /// Whether rules in the format of envoyproxy/ratelimit have keys in weir's format, which are never ambiguous.
+    /// `WEIR_UNAMBIGUOUS_KEYS`: whether rules in the format of envoyproxy/ratelimit have keys in weir's format, which are never ambiguous.
     pub unambiguous: bool,
-    /// The longest time that a key may outlive its use, in seconds; this number itself is excluded.
+    /// `EXPIRATION_JITTER_MAX_SECONDS`, exclusive: how much longer keys may live, to spread their expiry.
     pub jitter_seconds: u64,
+}
+
+impl Default for KeySettings {
+    fn default() -> Self {
+        Self { prefix: Box::default(), unambiguous: false, jitter_seconds: 300 }
+    }
 }
 
 /// The keys of a target, one for each tier.

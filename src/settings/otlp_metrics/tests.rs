@@ -1,7 +1,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use weir_export::otlp::OtlpProtocol;
-use weir_net::grpc_client::Target;
+use weir_net::grpc_client::Address;
 
 use super::*;
 use crate::settings::{Flags, SettingErrors, Settings};
@@ -46,7 +46,7 @@ fn the_defaults_are_those_of_opentelemetry() {
     assert_eq!(settings.temporality, Temporality::Cumulative);
     assert_eq!(settings.export.protocol, OtlpProtocol::Http);
     assert_eq!(settings.export.endpoint.path, "/v1/metrics");
-    assert_eq!(settings.export.endpoint.target, Target::Tcp("localhost".into(), 4318));
+    assert_eq!(settings.export.endpoint.target, Address::Tcp("localhost".into(), 4318));
     assert_eq!(settings.export.timeout, Duration::from_secs(10));
 }
 
@@ -65,7 +65,7 @@ fn variables_of_metrics_take_precedence_and_those_of_traces_have_no_effect() {
         ("OTEL_METRIC_EXPORT_TIMEOUT", "2500"),
     ]);
     let endpoint = settings.export.endpoint;
-    assert_eq!((endpoint.target, &*endpoint.path), (Target::Tcp("b".into(), 2), "/x"));
+    assert_eq!((endpoint.target, &*endpoint.path), (Address::Tcp("b".into(), 2), "/x"));
     assert!(settings.export.gzip && settings.export.tls.is_none());
     assert_eq!(settings.export.headers.len(), 1);
     assert_eq!(settings.export.headers[0].0, "x-b");

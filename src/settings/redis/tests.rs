@@ -26,7 +26,7 @@ fn secret(user: Option<&str>, password: &str) -> Auth {
 fn a_url_alone_enables_redis_with_default_settings() {
     let redis = redis_of(&[("REDIS_URL", "redis:6380")]);
     assert_eq!(redis, RedisSettings::single(Address::tcp("redis", 6380)));
-    assert_eq!((redis.jitter_seconds, redis.main.timeout), (300, Duration::from_secs(10)));
+    assert_eq!((redis.keys.jitter_seconds, redis.main.timeout), (300, Duration::from_secs(10)));
     assert!(resolve(&[]).expect("valid settings").redis.is_none());
 }
 
@@ -52,7 +52,7 @@ fn variables_take_precedence_over_parts_of_the_url() {
     let url = ("REDIS_URL", "rediss://weir:p%40ss@redis:7000/3");
     let main = redis_of(&[url]).main;
     assert_eq!((main.auth, main.database), (Some(secret(Some("weir"), "p@ss")), 3));
-    assert_eq!(main.tls, Some(Tls::default()));
+    assert_eq!(main.tls, Some(ClientTls::default()));
     let main = redis_of(&[url, ("REDIS_AUTH", "other")]).main;
     assert_eq!(main.auth, Some(secret(Some("weir"), "other")));
     let main = redis_of(&[("REDIS_URL", "redis://weir@redis:1"), ("REDIS_AUTH", "other")]).main;
@@ -231,12 +231,15 @@ fn all_other_variables_are_read() {
         ("REDIS_STARTUP_INITIAL_INTERVAL", "2s"),
         ("REDIS_STARTUP_MAX_INTERVAL", "20s"),
     ]);
-    assert_eq!((&*redis.prefix, redis.jitter_seconds, redis.health_needs_connection), ("eu:", 7, true));
+    assert_eq!(
+        (&*redis.keys.prefix, redis.keys.jitter_seconds, redis.health_needs_connection),
+        ("eu:", 7, true)
+    );
     assert_eq!(redis.connect_within, Some(Duration::from_mins(5)));
     let backoff = Backoff { initial: Duration::from_secs(2), max: Duration::from_secs(20) };
     assert_eq!((redis.backoff, redis.main.timeout), (backoff, Duration::from_millis(250)));
     let client = Some((PathBuf::from("/cert.pem"), PathBuf::from("/key.pem")));
-    assert_eq!(redis.main.tls, Some(Tls { ca: Some("/ca.pem".into()), client, any_name: false }));
+    assert_eq!(redis.main.tls, Some(ClientTls { ca: Some("/ca.pem".into()), client, any_name: false }));
 }
 
 #[test]

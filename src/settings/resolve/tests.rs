@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use weir_disk::{DiskSync, OnDamage};
 use weir_limit::Period;
-use weir_net::grpc_client::Target;
+use weir_net::grpc_client::Address;
 use weir_server::bounds::{Bounds, RequestBounds};
 use weir_sources::xds::XdsBackoff;
 use weir_store::WaitBounds;
@@ -135,7 +135,7 @@ fn numbers_have_gos_syntax_everywhere() {
     assert_eq!((settings.bounds.request.descriptors, settings.bounds.buffered), (15, 16 << 20));
     assert_eq!(settings.statsd.map(|statsd| statsd.port), Some(8125));
     assert!(settings.coordination.local_cache);
-    assert_eq!(settings.redis.map(|redis| redis.jitter_seconds), Some(0));
+    assert_eq!(settings.redis.map(|redis| redis.keys.jitter_seconds), Some(0));
     for (variable, value) in [("PORT", "-1"), ("PORT", "0x10000"), ("WEIR_WORKERS", "1_"), ("PORT", "08")] {
         assert!(rejected(&[(variable, value)]).starts_with(variable), "{variable}");
     }
@@ -339,7 +339,7 @@ fn rules_may_come_from_a_control_plane() {
     const TYPE: (&str, &str) = ("CONFIG_TYPE", "GRPC_XDS_SOTW");
     let xds = |more: &[(&str, &str)]| resolved(&[&[TYPE], more].concat()).rules.xds.expect("a control plane");
     let default = xds(&[]);
-    assert_eq!(default.server, Target::Tcp("localhost".into(), 18000));
+    assert_eq!(default.server, Address::Tcp("localhost".into(), 18000));
     assert_eq!((&*default.node_id, default.max_message), ("default", 4 << 20));
     assert_eq!(default.connect_retry, Duration::from_secs(3));
     let backoff = XdsBackoff { initial: Duration::from_secs(10), max: Duration::from_mins(1), jitter: 0.5 };

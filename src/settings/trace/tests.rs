@@ -1,6 +1,6 @@
 use std::{collections::BTreeMap, time::Duration};
 
-use weir_net::grpc_client::Target;
+use weir_net::grpc_client::Address;
 
 use super::*;
 use crate::settings::{Flags, SettingErrors, Settings};
@@ -31,7 +31,7 @@ fn traces_are_off_by_default_whatever_opentelemetrys_variables_say() {
 fn the_defaults_are_those_of_envoyproxy_ratelimit() {
     let settings = traced(&[]);
     assert_eq!(settings.export.protocol, OtlpProtocol::Http);
-    assert_eq!(settings.export.endpoint.target, Target::Tcp("localhost".into(), 4318));
+    assert_eq!(settings.export.endpoint.target, Address::Tcp("localhost".into(), 4318));
     assert_eq!(settings.export.endpoint.path, "/v1/traces");
     assert!(settings.export.tls.is_some() && !settings.export.gzip && settings.export.headers.is_empty());
     assert_eq!(settings.export.timeout, Duration::from_secs(10));
@@ -73,11 +73,10 @@ fn the_endpoint_for_traces_is_used_as_it_is_and_the_general_one_is_a_base() {
     const TRACES: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
     let endpoint = |variables: &[(&str, &str)]| {
         let export = traced(variables).export;
-        let Target::Tcp(host, port) = export.endpoint.target else { panic!("a host") };
-        (host, port, export.endpoint.path, export.tls.is_some())
+        (export.endpoint.target, export.endpoint.path, export.tls.is_some())
     };
     let grpc = ("TRACING_EXPORTER_PROTOCOL", "grpc");
-    let is = |host: &str, port, path: &str, tls| (host.to_owned(), port, path.to_owned(), tls);
+    let is = |host: &str, port, path: &str, tls| (Address::tcp(host, port), path.to_owned(), tls);
     assert_eq!(endpoint(&[(ALL, "http://a:4318/")]), is("a", 4318, "/v1/traces", false));
     assert_eq!(endpoint(&[(ALL, "https://a/otlp/")]), is("a", 443, "/otlp/v1/traces", true));
     assert_eq!(endpoint(&[(TRACES, "http://b/x"), (ALL, "http://a")]), is("b", 80, "/x", false));

@@ -1,4 +1,4 @@
-//! The pools of the simulated store: what `pool.lua` does in Redis.
+//! The pools of the simulated store: what `pools.lua` does in Redis.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue};
 
 use weir_net::{
-    grpc_client::{Stream, Target, TargetTls, open},
+    Address,
+    stream::{Stream, StreamTls, open},
     tls::{ALPN_H2, ClientTls, ClientTlsNames, TlsError},
 };
 
@@ -39,7 +40,7 @@ pub enum OtlpProtocol {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// The host and the port.
-    pub target: Target,
+    pub target: Address,
     /// The host, and the port if it was given, for HTTP's `Host`.
     pub authority: String,
     /// The path; gRPC has none.
@@ -55,13 +56,13 @@ impl ExportSettings {
     }
 
     /// Reads the files for each connection, so that renewed ones take effect. None for plain text.
-    pub(crate) async fn tls(&self) -> Result<Option<TargetTls>, TlsError> {
+    pub(crate) async fn tls(&self) -> Result<Option<StreamTls>, TlsError> {
         let Some((files, names)) = self.tls.clone() else { return Ok(None) };
         let alpn: &'static [&'static [u8]] = match self.protocol {
             OtlpProtocol::Grpc => &[ALPN_H2],
             OtlpProtocol::Http => &[b"http/1.1"],
         };
         let config = files.load_aside(names, alpn).await?;
-        Ok(Some(TargetTls { config, server_name: None }))
+        Ok(Some(StreamTls { config, server_name: None }))
     }
 }

@@ -28,11 +28,14 @@ use self::{
     protocol::{MemcachedConnection, TLS_NAMES},
     servers::Servers,
 };
-pub use crate::transport::{Address, Backoff, ConnectionStates, ServerState};
-use crate::transport::{MEMCACHED, RandomGenerator, TransportMetrics};
+pub use crate::transport::{Backoff, ConnectionStates, ServerState};
+use crate::transport::{TransportMetrics, malformed_reply};
 use weir_limit::{Coordination, Period, SharedStore, Timestamp};
-pub use weir_net::dns::{DnsName, NameServers};
 use weir_net::tls::TlsError;
+pub use weir_net::{
+    Address,
+    dns::{DnsName, NameServers},
+};
 use weir_observe::{Metric, Source};
 use weir_store::{
     clock::{Clock, SystemClock},
@@ -47,7 +50,6 @@ pub struct MemcachedRemote {
     instances: InstanceSet,
     timeout: std::time::Duration,
     metrics: Arc<TransportMetrics>,
-    random: Arc<RandomGenerator>,
     clock: Arc<dyn Clock>,
 }
 
@@ -71,15 +73,9 @@ impl MemcachedRemote {
         if let Some(tls) = &settings.tls {
             tls.load(&TLS_NAMES, &[])?;
         }
-        let keys = KeySettings {
-            prefix: settings.prefix.clone(),
-            unambiguous: settings.unambiguous_keys,
-            jitter_seconds: settings.jitter_seconds,
-        };
-        let (metrics, random) = (Arc::default(), Arc::new(RandomGenerator::new()));
-        let timeout = settings.timeout;
-        let servers = Servers::open(settings, Arc::clone(&metrics), Arc::clone(&random));
-        Ok(Self { servers, keys, instances: InstanceSet::default(), timeout, metrics, random, clock })
+        let (metrics, keys, timeout) = (Arc::default(), settings.keys.clone(), settings.timeout);
+        let servers = Servers::open(settings, Arc::clone(&metrics));
+        Ok(Self { servers, keys, instances: InstanceSet::default(), timeout, metrics, clock })
     }
 
     /// Returns the states of its connections.
@@ -93,7 +89,7 @@ impl MemcachedRemote {
         self.metrics.commands.add(commands.len() as u64);
         let sent_at = self.clock.now();
         let mut replies: Vec<Result<Reply, RemoteError>> = Vec::new();
-        replies.resize_with(commands.len(), || Err(command::malformed_reply()));
+        replies.resize_with(commands.len(), || Err(malformed_reply()));
         let (batches, unsent) = self.batches(commands, urgency);
         let deadline = Instant::now() + self.timeout;
         let exchanges = batches.into_iter().map(|Batch { server, commands, encoded }| async move {
@@ -142,7 +138,7 @@ impl MemcachedRemote {
         let now = SystemClock.now().as_nanos() / 1_000_000_000;
         let (mut batches, mut unsent): (Vec<Batch>, _) = (Vec::new(), Vec::new());
         for (index, Command { target, at, exchange }) in commands.into_iter().enumerate() {
-            let prepared = MemcachedCommand::new(target, exchange, at, &self.keys, now, self.random.next());
+            let prepared = MemcachedCommand::new(target, exchange, at, &self.keys, now, fastrand::u64(..));
             let server = match self.servers.of_key(&prepared.counter.key) {
                 Ok(server) => server,
                 Err(error) => {
@@ -229,7 +225,7 @@ impl Remote for MemcachedRemote {
         match self.exchange(&key, commands).await {
             Ok(replies) => {
                 let counted = self.instances.finish(heartbeat, &replies);
-                let counted = counted.ok_or_else(command::malformed_reply)?;
+                let counted = counted.ok_or_else(malformed_reply)?;
                 Ok(Members { now: Some(self.midway(sent_at)), ..counted.into() })
             }
             Err(error) => {
@@ -257,7 +253,7 @@ impl Remote for MemcachedRemote {
 
 impl Source for MemcachedRemote {
     fn metrics(&self) -> Vec<Metric> {
-        self.metrics.metrics(&MEMCACHED, &self.state().servers)
+        self.metrics.of_memcached(&self.state().servers)
     }
 }
 

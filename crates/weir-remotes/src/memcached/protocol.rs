@@ -8,13 +8,17 @@ use std::{future::Future, io, time::Duration};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, ReadHalf, WriteHalf, split},
     sync::{mpsc, oneshot},
-    task::JoinHandle,
+    task::JoinSet,
     time::timeout,
 };
 
 use super::codec::{MetaCommand, MetaReply, read_reply};
-use crate::transport::{self, Address, Connection, RemoteProtocol, RemoteStream, connect_stream};
-use weir_net::tls::{ClientTls, ClientTlsNames};
+use crate::transport::{self, Connection, RemoteProtocol, connect_stream, within};
+use weir_net::{
+    Address,
+    stream::Stream,
+    tls::{ClientTls, ClientTlsNames},
+};
 use weir_store::remote::RemoteError;
 
 pub(super) const TLS_NAMES: ClientTlsNames = ClientTlsNames {
@@ -34,11 +38,9 @@ pub(super) struct MetaProtocol {
 /// The task runs until the last sender is dropped and every reply has arrived.
 pub(super) struct MetaConnection {
     pipelines: mpsc::UnboundedSender<Pipeline>,
-    driver: MemcachedDriver,
-    end: String,
+    /// One task, which returns why it has ended. Dropping it ends the task.
+    driver: JoinSet<String>,
 }
-
-struct MemcachedDriver(JoinHandle<String>);
 
 struct Pipeline {
     bytes: Vec<u8>,
@@ -62,21 +64,14 @@ impl RemoteProtocol for MetaProtocol {
         self.address.to_string()
     }
 
-    fn name_at(&self, address: &Address) -> String {
-        address.to_string()
-    }
-
     fn timeout(&self) -> Duration {
         self.timeout
     }
 
     async fn connect(&self) -> Result<(Address, MetaConnection), String> {
         let connecting = async {
-            let tls = match self.tls.clone() {
-                Some(tls) => Some(tls.load_aside(TLS_NAMES, &[]).await.map_err(|error| error.to_string())?),
-                None => None,
-            };
-            let connection = MetaConnection::new(connect_stream(&self.address, tls).await?);
+            let stream = connect_stream(&self.address, self.tls.as_ref(), TLS_NAMES).await?;
+            let connection = MetaConnection::new(stream);
             // reports a server without meta commands, or with too many connections
             let probe = connection.exchange(vec![vec![MetaCommand::subtract("weir:probe", 1)]]).await;
             probe.map_err(|error| match error {
@@ -85,30 +80,21 @@ impl RemoteProtocol for MetaProtocol {
             })?;
             Ok(connection)
         };
-        let connected = timeout(self.timeout, connecting).await;
-        let connected = connected.unwrap_or_else(|_| Err(format!("no connection within {:?}", self.timeout)));
-        match connected {
+        match within(self.timeout, connecting).await {
             Ok(connection) => Ok((self.address.clone(), connection)),
             Err(error) => Err(format!("{}: {error}", self.address)),
         }
-    }
-
-    /// Never ends: an address is fixed, and a host name is resolved for each connection.
-    async fn moved(&self, _address: &Address) -> Address {
-        std::future::pending().await
     }
 }
 
 // === impl MetaConnection ===
 
 impl MetaConnection {
-    fn new(stream: Box<dyn RemoteStream>) -> Self {
+    fn new(stream: Box<dyn Stream>) -> Self {
         let (pipelines, receiver) = mpsc::unbounded_channel();
-        Self {
-            pipelines,
-            driver: MemcachedDriver(tokio::spawn(drive(stream, receiver))),
-            end: String::new(),
-        }
+        let mut driver = JoinSet::new();
+        driver.spawn(drive(stream, receiver));
+        Self { pipelines, driver }
     }
 }
 
@@ -137,27 +123,20 @@ impl Connection for MetaConnection {
     }
 
     async fn ended(&mut self) {
-        if self.end.is_empty() {
-            self.end = (&mut self.driver.0).await.unwrap_or_else(|_| "aborted".into());
-            tracing::debug!(reason = self.end, "a connection to a memcached server has ended");
+        if let Some(Ok(reason)) = self.driver.join_next().await {
+            tracing::debug!(reason, "a connection to a memcached server has ended");
         }
     }
 
     fn retire(self, within: Duration) {
-        let Self { pipelines, mut driver, .. } = self;
+        let Self { pipelines, mut driver } = self;
         drop(pipelines);
-        tokio::spawn(async move { timeout(within, &mut driver.0).await.is_ok() });
-    }
-}
-
-impl Drop for MemcachedDriver {
-    fn drop(&mut self) {
-        self.0.abort();
+        tokio::spawn(async move { timeout(within, driver.join_next()).await.is_ok() });
     }
 }
 
 /// Returns why it has ended.
-async fn drive(stream: Box<dyn RemoteStream>, pipelines: mpsc::UnboundedReceiver<Pipeline>) -> String {
+async fn drive(stream: Box<dyn Stream>, pipelines: mpsc::UnboundedReceiver<Pipeline>) -> String {
     let (reader, writer) = split(stream);
     let (sender, awaited) = mpsc::unbounded_channel();
     let end = tokio::select! {
@@ -169,7 +148,7 @@ async fn drive(stream: Box<dyn RemoteStream>, pipelines: mpsc::UnboundedReceiver
 
 /// Ends only with an error.
 async fn write(
-    mut writer: WriteHalf<Box<dyn RemoteStream>>,
+    mut writer: WriteHalf<Box<dyn Stream>>,
     mut pipelines: mpsc::UnboundedReceiver<Pipeline>,
     awaited: mpsc::UnboundedSender<AwaitedReplies>,
 ) -> io::Result<()> {
@@ -185,7 +164,7 @@ async fn write(
 }
 
 async fn read(
-    mut reader: BufReader<ReadHalf<Box<dyn RemoteStream>>>,
+    mut reader: BufReader<ReadHalf<Box<dyn Stream>>>,
     mut pipelines: mpsc::UnboundedReceiver<AwaitedReplies>,
 ) -> io::Result<()> {
     let mut line = Vec::new();
@@ -219,7 +198,7 @@ async fn read(
 }
 
 async fn read_pipeline(
-    reader: &mut BufReader<ReadHalf<Box<dyn RemoteStream>>>,
+    reader: &mut BufReader<ReadHalf<Box<dyn Stream>>>,
     line: &mut Vec<u8>,
     count: usize,
 ) -> io::Result<Vec<MetaReply>> {

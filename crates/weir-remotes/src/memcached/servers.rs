@@ -8,7 +8,6 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use futures_util::future::join_all;
 use tokio::time::{sleep, timeout};
 
 use super::{
@@ -16,15 +15,20 @@ use super::{
     protocol::{MemcachedConnection, MetaProtocol},
     settings::{MemcachedSettings, ServerSource},
 };
-use crate::transport::{Address, Backoff, ConnectionStates, RandomGenerator, TransportMetrics};
-use weir_net::dns::{self, DnsName, NameServers, Record, RecordKind};
+use crate::transport::{Backoff, ConnectionStates, TransportMetrics};
+use weir_net::{
+    Address,
+    dns::{self, DnsName, NameServers, Record, RecordKind},
+};
 use weir_store::remote::{RemoteError, StoreNode};
+
+/// How often new servers are looked at until they are connected.
+const STEP: Duration = Duration::from_millis(10);
 
 pub(super) struct Servers {
     list: ArcSwap<ServerList>,
     settings: MemcachedSettings,
     metrics: Arc<TransportMetrics>,
-    random: Arc<RandomGenerator>,
 }
 
 #[derive(Default)]
@@ -38,13 +42,9 @@ struct ServerList {
 
 impl Servers {
     /// Must be called within a tokio runtime.
-    pub(super) fn open(
-        settings: MemcachedSettings,
-        metrics: Arc<TransportMetrics>,
-        random: Arc<RandomGenerator>,
-    ) -> Arc<Self> {
+    pub(super) fn open(settings: MemcachedSettings, metrics: Arc<TransportMetrics>) -> Arc<Self> {
         let source = settings.servers.clone();
-        let servers = Arc::new(Self { list: ArcSwap::default(), settings, metrics, random });
+        let servers = Arc::new(Self { list: ArcSwap::default(), settings, metrics });
         match source {
             ServerSource::List(addresses) => servers.set(servers.connections(addresses)),
             ServerSource::Srv { name, refresh, name_servers } => {
@@ -59,7 +59,11 @@ impl Servers {
     async fn replace(&self, addresses: Vec<Address>) {
         let servers = self.connections(addresses);
         if !self.list.load().servers.is_empty() {
-            let attempted = join_all(servers.iter().map(|(_, server)| server.attempted()));
+            let attempted = async {
+                while !servers.iter().all(|(_, server)| server.is_attempted()) {
+                    sleep(STEP).await;
+                }
+            };
             // an attempt takes no longer
             let _ = timeout(self.settings.timeout, attempted).await;
         }
@@ -71,7 +75,11 @@ impl Servers {
         let known = self.list.load();
         let connection = |address: Address| {
             let known = known.servers.iter().find(|(other, _)| *other == address);
-            let connection = known.map_or_else(|| self.connect(&address), |(_, known)| known.clone());
+            let connection = known.map(|(_, known)| known.clone()).unwrap_or_else(|| {
+                let MemcachedSettings { tls, timeout, backoff, .. } = &self.settings;
+                let protocol = MetaProtocol { address: address.clone(), tls: tls.clone(), timeout: *timeout };
+                MemcachedConnection::open(protocol, *backoff, Arc::clone(&self.metrics))
+            });
             (address, connection)
         };
         addresses.into_iter().map(connection).collect()
@@ -79,12 +87,6 @@ impl Servers {
 
     fn set(&self, servers: Vec<(Address, MemcachedConnection)>) {
         self.list.store(Arc::new(ServerList { servers, error: None }));
-    }
-
-    fn connect(&self, address: &Address) -> MemcachedConnection {
-        let MemcachedSettings { tls, timeout, backoff, .. } = &self.settings;
-        let protocol = MetaProtocol { address: address.clone(), tls: tls.clone(), timeout: *timeout };
-        MemcachedConnection::open(protocol, *backoff, Arc::clone(&self.metrics), Arc::clone(&self.random))
     }
 
     fn fail(&self, error: String) {

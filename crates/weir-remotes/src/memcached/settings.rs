@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use crate::transport::{Address, Backoff};
+use crate::transport::Backoff;
 use weir_net::{
+    Address,
     dns::{DnsName, NameServers},
     tls::ClientTls,
 };
+use weir_store::name::KeySettings;
 
 /// The Memcached servers that instances share.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,12 +17,8 @@ pub struct MemcachedSettings {
     pub servers: ServerSource,
     /// `MEMCACHE_TLS`: except for unix sockets. The files are read again for every connection.
     pub tls: Option<ClientTls>,
-    /// `CACHE_KEY_PREFIX`: the prefix of every key.
-    pub prefix: Box<str>,
-    /// `WEIR_UNAMBIGUOUS_KEYS`: rules in the format of envoyproxy/ratelimit do not have the keys of that service.
-    pub unambiguous_keys: bool,
-    /// `EXPIRATION_JITTER_MAX_SECONDS`, exclusive: how much longer keys may live, to spread their expiry.
-    pub jitter_seconds: u64,
+    /// The keys of counters.
+    pub keys: KeySettings,
     /// The longest time for one command, and for making one connection.
     pub timeout: Duration,
     /// The wait before connecting again.
@@ -54,9 +52,7 @@ impl MemcachedSettings {
         Self {
             servers,
             tls: None,
-            prefix: Box::default(),
-            unambiguous_keys: false,
-            jitter_seconds: 300,
+            keys: KeySettings::default(),
             timeout: Duration::from_secs(2),
             backoff: Backoff::default(),
             health_needs_connection: false,

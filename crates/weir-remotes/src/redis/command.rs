@@ -10,8 +10,9 @@ use super::{
     script::{self, CommandContext, Script, ScriptReply},
     slot_map,
 };
-use crate::transport::Address;
+use crate::transport::malformed_reply;
 use weir_limit::{Period, Timestamp};
+use weir_net::Address;
 use weir_store::{
     encoding,
     name::{self, KeySettings},
@@ -115,11 +116,12 @@ impl PreparedCommand {
     }
 
     fn count_reply(&self, value: &Value) -> Result<Reply, RemoteError> {
+        const FOREIGN: &str = "FOREIGN the value of the key was not written by weir";
         let total: Option<i64> = match value {
             Value::Nil => None,
-            Value::Int(_) | Value::BulkString(_) => {
-                Some(redis::from_redis_value(value.clone()).map_err(|_| foreign_value())?)
-            }
+            Value::Int(_) | Value::BulkString(_) => Some(
+                redis::from_redis_value(value.clone()).map_err(|_| RemoteError::Rejected(FOREIGN.into()))?,
+            ),
             _ => return Err(malformed_reply()),
         };
         let tier = &self.target.tiers[0];
@@ -196,7 +198,7 @@ impl EncodedCommand {
                 push(command(key.len(), 3, |expire| expire.arg("EXPIRE").arg(key).arg(*ttl)));
             }
             Self::Run { script, keys, arguments } => {
-                let (verb, script) = if load { ("EVAL", script.text) } else { ("EVALSHA", script.sha()) };
+                let (verb, script) = if load { ("EVAL", script.text) } else { ("EVALSHA", &*script.sha) };
                 let parts = 3 + keys.len() + arguments.len();
                 let texts = keys.iter().map(String::len).chain(arguments.iter().map(Vec::len));
                 push(command(script.len() + texts.sum::<usize>(), parts, |run| {
@@ -213,15 +215,6 @@ fn command(bytes: usize, parts: usize, build: impl FnOnce(&mut Cmd) -> &mut Cmd)
     let mut command = Cmd::with_capacity(parts, bytes + 32 + 8 * parts);
     build(&mut command);
     command
-}
-
-fn foreign_value() -> RemoteError {
-    RemoteError::Rejected("FOREIGN the value of the key was not written by weir".into())
-}
-
-/// Leaves open whether the command was carried out.
-pub(super) fn malformed_reply() -> RemoteError {
-    RemoteError::Unreachable("its reply is malformed".into())
 }
 
 /// What Redis 7 and Valkey say in the error of a script whose user may not run one of its commands.

@@ -1,34 +1,58 @@
-//! One connection: the socket, TLS, authentication and the scripts.
+//! The connection to a server: the socket, TLS, authentication and the scripts, and the pipelines on it.
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, Pipeline, ProtocolVersion, RedisConnectionInfo,
     RedisError, ServerError, Value, aio::MultiplexedConnection,
 };
-use tokio::{task::JoinHandle, time::timeout};
+use tokio::{
+    io::{join, split},
+    task::JoinSet,
+    time::timeout,
+};
 
 use super::{
     reply_guard::{HeldReplies, ReplyGuard},
+    resolver::Resolver,
     script,
     settings::{Auth, Login, RedisEndpoint},
 };
-use crate::transport::{Address, RemoteStream, connect_stream};
+use crate::transport::{self, Connection, RemoteProtocol, connect_stream, within};
+use weir_limit::Timestamp;
+use weir_net::{Address, stream::Stream, tls::ClientTlsNames};
 use weir_observe::text::shortened;
+use weir_store::remote::RemoteError;
 
 /// The pipelines that wait to be written to one connection; the worker keeps fewer in flight.
 const PIPELINES: usize = 64;
 
 const MAX_TEXT: usize = 1_000;
 
-pub(super) struct RedisConnection {
-    pub(super) handle: MultiplexedConnection,
-    pub(super) driver: Driver,
-    pub(super) held: Arc<HeldReplies>,
+pub(super) const TLS_NAMES: ClientTlsNames = ClientTlsNames {
+    ca: "REDIS_TLS_CACERT",
+    certificate: "REDIS_TLS_CLIENT_CERT",
+    key: "REDIS_TLS_CLIENT_KEY",
+};
+
+pub(super) type RedisServer = transport::ServerConnection<RedisProtocol>;
+
+pub(super) struct RedisProtocol {
+    pub(super) endpoint: Arc<RedisEndpoint>,
+    pub(super) resolver: Resolver,
 }
 
-/// Dropping it aborts the task.
-pub(super) struct Driver(JoinHandle<()>);
+pub(super) struct PipelineReply {
+    pub(super) now: Option<Timestamp>,
+    pub(super) values: Vec<Value>,
+}
+
+pub(super) struct RedisConnection {
+    handle: MultiplexedConnection,
+    /// One task. Dropping it ends the task.
+    driver: JoinSet<()>,
+    held: Arc<HeldReplies>,
+}
 
 pub(super) async fn connect(endpoint: &RedisEndpoint, address: &Address) -> Result<RedisConnection, String> {
     let connecting = async {
@@ -36,7 +60,7 @@ pub(super) async fn connect(endpoint: &RedisEndpoint, address: &Address) -> Resu
         connection.load_scripts().await;
         Ok(connection)
     };
-    within(endpoint, connecting).await
+    within(endpoint.timeout, connecting).await
 }
 
 /// For a sentinel, or a server that is only asked for slots.
@@ -45,17 +69,7 @@ pub(super) async fn connect_without_scripts(
     address: &Address,
     login: Login,
 ) -> Result<RedisConnection, String> {
-    within(endpoint, open(endpoint, address, login, 0)).await
-}
-
-async fn within<T>(
-    endpoint: &RedisEndpoint,
-    connecting: impl Future<Output = Result<T, String>>,
-) -> Result<T, String> {
-    match timeout(endpoint.timeout, connecting).await {
-        Ok(connected) => connected,
-        Err(_) => Err(format!("no connection within {:?}", endpoint.timeout)),
-    }
+    within(endpoint.timeout, open(endpoint, address, login, 0)).await
 }
 
 /// With RESP3, or with RESP2 if the server does not support that.
@@ -66,10 +80,10 @@ async fn open(
     database: i64,
 ) -> Result<RedisConnection, String> {
     let auth = endpoint.auth(login);
-    let stream = open_stream(endpoint, address).await?;
+    let stream = connect_stream(address, endpoint.tls.as_ref(), TLS_NAMES).await?;
     match handshake(stream, auth, database, ProtocolVersion::RESP3).await {
         Err(error) if lacks_resp3(&error) => {
-            let stream = open_stream(endpoint, address).await?;
+            let stream = connect_stream(address, endpoint.tls.as_ref(), TLS_NAMES).await?;
             handshake(stream, auth, database, ProtocolVersion::RESP2).await
         }
         connected => connected,
@@ -77,16 +91,8 @@ async fn open(
     .map_err(|error| endpoint.with_login(explain(&error), login))
 }
 
-async fn open_stream(endpoint: &RedisEndpoint, address: &Address) -> Result<Box<dyn RemoteStream>, String> {
-    let tls = match &endpoint.tls {
-        Some(tls) => Some(tls.load_aside().await.map_err(|error| error.to_string())?),
-        None => None,
-    };
-    connect_stream(address, tls).await
-}
-
 async fn handshake(
-    stream: Box<dyn RemoteStream>,
+    stream: Box<dyn Stream>,
     auth: Option<&Auth>,
     database: i64,
     protocol: ProtocolVersion,
@@ -106,9 +112,13 @@ async fn handshake(
         .set_response_timeout(None)
         .set_pipeline_buffer_size(PIPELINES);
     let held = Arc::<HeldReplies>::default();
-    let stream = ReplyGuard::new(stream, Arc::clone(&held));
-    let (handle, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
-    Ok(RedisConnection { handle, driver: Driver(tokio::spawn(driver)), held })
+    // both are used by one task
+    let (reader, writer) = split(stream);
+    let stream = join(ReplyGuard::new(reader, Arc::clone(&held)), writer);
+    let (handle, task) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
+    let mut driver = JoinSet::new();
+    driver.spawn(task);
+    Ok(RedisConnection { handle, driver, held })
 }
 
 fn lacks_resp3(error: &RedisError) -> bool {
@@ -117,7 +127,7 @@ fn lacks_resp3(error: &RedisError) -> bool {
         || error.detail().is_some_and(|detail| detail.contains("unknown command"))
 }
 
-pub(super) fn explain(error: &RedisError) -> String {
+fn explain(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => cut(&format!("{code} {detail}")),
         _ => cut(&error.to_string()),
@@ -132,6 +142,36 @@ pub(super) fn cut(text: &str) -> String {
     shortened(text, MAX_TEXT).into_owned()
 }
 
+// === impl RedisProtocol ===
+
+impl RemoteProtocol for RedisProtocol {
+    const STORE: &'static str = "redis";
+
+    type Command = Cmd;
+    type Reply = PipelineReply;
+    type Connection = RedisConnection;
+
+    fn name(&self) -> String {
+        self.resolver.name()
+    }
+
+    fn name_at(&self, address: &Address) -> String {
+        self.resolver.name_at(address)
+    }
+
+    fn timeout(&self) -> Duration {
+        self.endpoint.timeout
+    }
+
+    async fn connect(&self) -> Result<(Address, RedisConnection), String> {
+        self.resolver.connect(&self.endpoint).await
+    }
+
+    async fn moved(&self, address: &Address) -> Address {
+        self.resolver.moved(&self.endpoint, address).await
+    }
+}
+
 // === impl RedisConnection ===
 
 impl RedisConnection {
@@ -143,8 +183,9 @@ impl RedisConnection {
 
     /// In one round trip: a distant server leaves time for few. The first command that needs a missing script fails.
     async fn load_scripts(&mut self) {
-        let mut pipeline = Pipeline::with_capacity(script::ALL.len());
-        for script in script::ALL {
+        let scripts = [&script::TAKE, &script::HEARTBEAT, &script::POOLS];
+        let mut pipeline = Pipeline::with_capacity(scripts.len());
+        for script in scripts {
             pipeline.cmd("SCRIPT").arg("LOAD").arg(script.text);
         }
         let replies = self.handle.send_packed_commands(&pipeline, 0, pipeline.len()).await;
@@ -152,17 +193,44 @@ impl RedisConnection {
     }
 }
 
-// === impl Driver ===
+impl Connection for RedisConnection {
+    type Command = Cmd;
+    type Reply = PipelineReply;
 
-impl Driver {
-    pub(super) async fn ended(&mut self) {
-        // a broken and a closed connection are treated alike
-        let _ = (&mut self.0).await;
+    fn exchange(
+        &self,
+        calls: Vec<Vec<Cmd>>,
+    ) -> impl Future<Output = Result<Vec<PipelineReply>, RemoteError>> + Send + 'static {
+        let counts: Vec<usize> = calls.iter().map(Vec::len).collect();
+        let mut pipeline = Pipeline::with_capacity(counts.iter().sum::<usize>() + 1);
+        pipeline.cmd("TIME");
+        for command in calls.into_iter().flatten() {
+            pipeline.add_command(command);
+        }
+        let (mut handle, held) = (self.handle.clone(), Arc::clone(&self.held));
+        async move {
+            let values = handle.send_packed_commands(&pipeline, 0, pipeline.len()).await;
+            let values = values.map_err(|error| RemoteError::Unreachable(explain(&error)))?;
+            held.received(&values);
+            if values.len() != pipeline.len() {
+                return Err(RemoteError::Unreachable("its reply is incomplete".into()));
+            }
+            let mut values = values.into_iter();
+            let now = values.next().and_then(|value| script::time(&value));
+            let reply = |count: &usize| PipelineReply { now, values: values.by_ref().take(*count).collect() };
+            Ok(counts.iter().map(reply).collect())
+        }
     }
-}
 
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.0.abort();
+    async fn ended(&mut self) {
+        // a broken and a closed connection are treated alike
+        self.driver.join_next().await;
+    }
+
+    fn retire(self, within: Duration) {
+        let Self { handle, mut driver, held: _ } = self;
+        // the driver ends when the last handle is dropped and every reply has arrived
+        drop(handle);
+        tokio::spawn(async move { timeout(within, driver.join_next()).await });
     }
 }

@@ -1,15 +1,55 @@
-//! The arguments and the reply of the script that counts the instances.
+//! The script that counts the instances.
 
 use redis::Value;
 
+use super::{
+    command::{self, CommandOutcome, EncodedCommand},
+    request::NodeRequest,
+    script,
+};
+use crate::transport::malformed_reply;
 use weir_limit::Timestamp;
-use weir_store::remote::{Heartbeat, Members};
+use weir_store::{
+    name,
+    remote::{Heartbeat, Members},
+};
 
-pub(super) fn arguments(heartbeat: &Heartbeat<'_>) -> [String; 2] {
-    [heartbeat.instance.to_owned(), heartbeat.ttl.as_nanos().div_ceil(1_000_000).to_string()]
+pub(super) struct HeartbeatRequest(EncodedCommand);
+
+// === impl HeartbeatRequest ===
+
+impl HeartbeatRequest {
+    /// `now` is none in production, where Redis' clock is used.
+    pub(super) fn new(heartbeat: &Heartbeat<'_>, now: Option<Timestamp>, prefix: &str) -> Self {
+        let now = now.map(|now| script::micros(now).to_string()).unwrap_or_default();
+        let ttl = heartbeat.ttl.as_nanos().div_ceil(1_000_000).to_string();
+        let arguments = [now, heartbeat.instance.to_owned(), ttl].map(String::into_bytes);
+        Self(EncodedCommand::Run {
+            script: &script::HEARTBEAT,
+            keys: std::iter::once(name::instances(prefix)).collect(),
+            arguments: arguments.into_iter().collect(),
+        })
+    }
 }
 
-pub(super) fn members(value: &Value) -> Option<Members> {
+impl NodeRequest for HeartbeatRequest {
+    type Reply = Members;
+
+    const DECIDES: bool = false;
+
+    fn encoded(&self) -> &EncodedCommand {
+        &self.0
+    }
+
+    fn outcome(&self, value: &Value) -> CommandOutcome<Members> {
+        match value {
+            Value::ServerError(error) => command::error_outcome(error),
+            _ => CommandOutcome::Done(members(value).ok_or_else(malformed_reply)),
+        }
+    }
+}
+
+fn members(value: &Value) -> Option<Members> {
     let Value::Array(values) = value else { return None };
     let [Value::Int(instances), Value::Int(micros), Value::Int(rank)] = &values[..] else { return None };
     Some(Members {

@@ -1,7 +1,7 @@
 //! Redis as the store that instances share: a single server, a master that sentinels monitor, or a cluster.
 //!
 //! `command` encodes an operation: `INCRBY` and `EXPIRE`, the commands of envoyproxy/ratelimit, for its rules, and one
-//! script for everything else. A `pool` sends it to the server that holds its key, with all waiting calls in one
+//! script for everything else. `servers` sends it to the server that holds its key, with all waiting calls in one
 //! pipeline. Times are on Redis' clock. `store::name` describes the keys, and
 //! [`encoding`](weir_store::encoding) the state of counters.
 
@@ -12,33 +12,31 @@ mod connection;
 #[doc(hidden)]
 pub mod fuzz;
 mod heartbeat;
-mod pace;
-mod pool;
-mod protocol;
+mod pools;
 mod reply_guard;
 mod request;
 mod resolver;
 mod script;
+mod servers;
 mod settings;
-mod share;
-mod slot;
 mod slot_map;
-mod tls;
 
 use std::{fmt, sync::Arc};
 
-pub use self::settings::{Auth, RedisEndpoint, RedisSettings, Tls, Topology};
-pub use crate::transport::{Address, Backoff, ConnectionStates, ServerState};
+pub use self::settings::{Auth, RedisEndpoint, RedisSettings, Topology};
+use crate::transport::malformed_reply;
+pub use crate::transport::{Backoff, ConnectionStates, ServerState};
+pub use weir_net::Address;
 
 use redis::Value;
 
 use self::{
     command::{CommandOutcome, EncodedCommand, PreparedCommand},
-    pool::ServerPool,
+    heartbeat::HeartbeatRequest,
+    pools::ShareRequest,
     request::{NodeRequest, RoutedRequest},
-    share::ShareRequest,
+    servers::{NodeReplies, RedisServers},
 };
-use crate::transport::RandomGenerator;
 use weir_limit::{Period, Tier, Timestamp};
 use weir_net::tls::TlsError;
 use weir_observe::{Metric, Source};
@@ -54,10 +52,9 @@ const ENCODED_AT_ONCE: usize = 64;
 
 /// A store in Redis. It connects in the background, and again after failures; without a connection calls fail at once.
 pub struct RedisRemote {
-    main: ServerPool,
-    per_second: Option<ServerPool>,
-    keys: Arc<KeySettings>,
-    random: Arc<RandomGenerator>,
+    main: RedisServers,
+    per_second: Option<RedisServers>,
+    keys: KeySettings,
     /// Held by the background call that is being encoded.
     background: tokio::sync::Mutex<()>,
     /// Only in tests. In production Redis' clock is used.
@@ -68,8 +65,6 @@ struct CommandRequest<'a> {
     prepared: PreparedCommand,
     remote: &'a RedisRemote,
 }
-
-struct HeartbeatRequest(EncodedCommand);
 
 // === impl RedisRemote ===
 
@@ -90,25 +85,14 @@ impl RedisRemote {
     }
 
     fn open(settings: RedisSettings, clock: Option<Arc<dyn Clock>>) -> Result<Self, TlsError> {
-        let RedisSettings {
-            main,
-            per_second,
-            prefix,
-            unambiguous_keys: unambiguous,
-            jitter_seconds,
-            backoff,
-            health_needs_connection: _,
-            connect_within: _,
-        } = settings;
+        let RedisSettings { main, per_second, keys, backoff, .. } = settings;
         for tls in [&main].into_iter().chain(&per_second).filter_map(|endpoint| endpoint.tls.as_ref()) {
-            tls.load()?;
+            tls.load(&connection::TLS_NAMES, &[])?;
         }
-        let random = Arc::new(RandomGenerator::new());
         Ok(Self {
-            main: ServerPool::open("main", main, backoff, &random),
-            per_second: per_second.map(|endpoint| ServerPool::open("per_second", endpoint, backoff, &random)),
-            keys: Arc::new(KeySettings { prefix, unambiguous, jitter_seconds }),
-            random,
+            main: RedisServers::open("main", main, backoff),
+            per_second: per_second.map(|endpoint| RedisServers::open("per_second", endpoint, backoff)),
+            keys,
             background: tokio::sync::Mutex::default(),
             clock,
         })
@@ -130,8 +114,9 @@ impl RedisRemote {
         self.clock.as_ref().map(|clock| clock.now())
     }
 
-    fn pool_of(&self, target: &Target) -> usize {
-        usize::from(self.per_second.is_some() && name::is_per_second(&target.tiers))
+    /// 1 for the per-second Redis: the tier of a second is counted by another server if it is alone.
+    fn pool_of(&self, tiers: &[Tier]) -> usize {
+        usize::from(self.per_second.is_some() && name::is_per_second(tiers))
     }
 
     async fn run(&self, commands: Vec<Command>, urgency: Urgency) -> Result<Replies, RemoteError> {
@@ -154,10 +139,10 @@ impl RedisRemote {
             // no command was carried out and no clock was reported, so the whole call has failed
             (None, true) => {
                 let error = replies.into_iter().find_map(Result::err);
-                Err(error.unwrap_or_else(command::malformed_reply))
+                Err(error.unwrap_or_else(malformed_reply))
             }
             (Some(now), _) => Ok(Replies { now, replies }),
-            (None, _) => Err(command::malformed_reply()),
+            (None, _) => Err(malformed_reply()),
         }
     }
 
@@ -177,7 +162,7 @@ impl RedisRemote {
             if urgency == Urgency::Background && i % ENCODED_AT_ONCE == ENCODED_AT_ONCE - 1 {
                 tokio::task::yield_now().await;
             }
-            let pool = self.pool_of(&command.target);
+            let pool = self.pool_of(&command.target.tiers);
             pools.push(pool);
             let request = RoutedRequest::new(requests[pool].len(), self.request(command));
             requests[pool].push(request);
@@ -187,7 +172,7 @@ impl RedisRemote {
 
     fn request(&self, command: Command) -> CommandRequest<'_> {
         let Command { target, at, exchange } = command;
-        let prepared = PreparedCommand::new(target, exchange, at, self.now(), &self.keys, self.random.next());
+        let prepared = PreparedCommand::new(target, exchange, at, self.now(), &self.keys, fastrand::u64(..));
         CommandRequest { prepared, remote: self }
     }
 }
@@ -203,12 +188,8 @@ impl Remote for RedisRemote {
     }
 
     async fn heartbeat(&self, heartbeat: Heartbeat<'_>) -> Result<Members, RemoteError> {
-        let now = self.now().map(|now| script::micros(now).to_string()).unwrap_or_default();
-        let arguments =
-            std::iter::once(now).chain(heartbeat::arguments(&heartbeat)).map(String::into_bytes).collect();
-        let keys = std::iter::once(name::instances(&self.keys.prefix)).collect();
-        let encoded = EncodedCommand::Run { script: &script::HEARTBEAT, keys, arguments };
-        self.main.run_one(HeartbeatRequest(encoded), Urgency::Decision).await.1
+        let request = HeartbeatRequest::new(&heartbeat, self.now(), &self.keys.prefix);
+        self.main.run_one(request, Urgency::Decision).await.1
     }
 
     fn keeps_pools(&self) -> bool {
@@ -216,29 +197,31 @@ impl Remote for RedisRemote {
     }
 
     async fn call_pool(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {
-        let jitter = Period::from_secs(self.random.next() % self.keys.jitter_seconds.max(1));
+        let jitter = Period::from_secs(fastrand::u64(..) % self.keys.jitter_seconds.max(1));
         let request = ShareRequest::new(&command, self.now(), &self.keys, jitter);
         let urgency = match command.op {
             PoolOp::Lease { .. } => Urgency::Decision,
             PoolOp::Exchange(_) => Urgency::Background,
         };
-        let pool =
-            self.per_second.as_ref().filter(|_| self.pool_of(&command.target) == 1).unwrap_or(&self.main);
+        let pool = self
+            .per_second
+            .as_ref()
+            .filter(|_| self.pool_of(&command.target.tiers) == 1)
+            .unwrap_or(&self.main);
         let (now, outcome) = pool.run_one(request, urgency).await;
         let outcome = outcome?;
-        let now = self.now().or(now).ok_or_else(command::malformed_reply)?;
+        let now = self.now().or(now).ok_or_else(malformed_reply)?;
         Ok(PoolReply { now, outcome })
     }
 
-    /// The tier of a second is counted by another server if it is alone.
     fn home(&self, tiers: &[Tier]) -> u64 {
-        u64::from(self.per_second.is_some() && name::is_per_second(tiers))
+        self.pool_of(tiers) as u64
     }
 
     fn node(&self, target: &Target, at: Timestamp) -> StoreNode {
         // the first key will do, since all keys of a target are in one slot
         let key = || name::keys(&self.keys, target, at).swap_remove(0);
-        match (&self.per_second, self.pool_of(target)) {
+        match (&self.per_second, self.pool_of(&target.tiers)) {
             (Some(per_second), 1) => per_second.node(key),
             _ => self.main.node(key),
         }
@@ -250,19 +233,19 @@ impl Remote for RedisRemote {
 }
 
 async fn run(
-    pool: Option<&ServerPool>,
+    pool: Option<&RedisServers>,
     requests: Vec<RoutedRequest<CommandRequest<'_>>>,
     urgency: Urgency,
-) -> pool::PoolReplies<Reply> {
+) -> NodeReplies<Reply> {
     match pool {
         Some(pool) if !requests.is_empty() => pool.run(requests, urgency).await,
-        _ => pool::PoolReplies { now: None, replies: Vec::new() },
+        _ => NodeReplies { now: None, replies: Vec::new() },
     }
 }
 
 impl Source for RedisRemote {
     fn metrics(&self) -> Vec<Metric> {
-        [&self.main].into_iter().chain(&self.per_second).flat_map(ServerPool::metrics).collect()
+        [&self.main].into_iter().chain(&self.per_second).flat_map(RedisServers::metrics).collect()
     }
 }
 
@@ -277,8 +260,6 @@ impl fmt::Debug for RedisRemote {
 impl NodeRequest for CommandRequest<'_> {
     type Reply = Reply;
 
-    const DECIDES: bool = true;
-
     fn encoded(&self) -> &EncodedCommand {
         &self.prepared.encoded
     }
@@ -292,25 +273,4 @@ impl NodeRequest for CommandRequest<'_> {
         let command = Command { target: Arc::clone(target), at: now, exchange: exchange.clone() };
         self.prepared = self.remote.request(command).prepared;
     }
-}
-
-// === impl HeartbeatRequest ===
-
-impl NodeRequest for HeartbeatRequest {
-    type Reply = Members;
-
-    const DECIDES: bool = false;
-
-    fn encoded(&self) -> &EncodedCommand {
-        &self.0
-    }
-
-    fn outcome(&self, value: &Value) -> CommandOutcome<Members> {
-        match value {
-            Value::ServerError(error) => command::error_outcome(error),
-            _ => CommandOutcome::Done(heartbeat::members(value).ok_or_else(command::malformed_reply)),
-        }
-    }
-
-    fn move_to_window(&mut self, _now: Timestamp) {}
 }

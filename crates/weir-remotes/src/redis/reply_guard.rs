@@ -11,7 +11,7 @@ use std::{
 };
 
 use redis::Value;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 
 /// In bytes. The longest that weir asks for are the slots of a cluster of thousands of servers.
 const MAX_REPLY: u64 = 16 * 1024 * 1024;
@@ -36,9 +36,9 @@ static HELD_BY_ALL: AtomicU64 = AtomicU64::new(0);
 #[derive(Debug, Default)]
 pub(super) struct HeldReplies(AtomicU64);
 
-/// A stream that fails at a reply that exceeds the bounds, or is not in Redis' protocol.
+/// A reader that fails at a reply that exceeds the bounds, or is not in Redis' protocol.
 pub(super) struct ReplyGuard<S> {
-    stream: S,
+    reader: S,
     scanner: ReplyScanner,
     held: Arc<HeldReplies>,
 }
@@ -57,8 +57,8 @@ struct ReplyScanner {
 }
 
 impl<S> ReplyGuard<S> {
-    pub(super) fn new(stream: S, held: Arc<HeldReplies>) -> Self {
-        Self { stream, scanner: ReplyScanner::default(), held }
+    pub(super) fn new(reader: S, held: Arc<HeldReplies>) -> Self {
+        Self { reader, scanner: ReplyScanner::default(), held }
     }
 }
 
@@ -121,37 +121,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for ReplyGuard<S> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        ready!(Pin::new(&mut self.reader).poll_read(cx, buf))?;
         let Self { scanner, held, .. } = &mut *self;
         let read = scanner.scan(&buf.filled()[before..]);
         let read = read.and_then(|()| held.add(std::mem::take(&mut scanner.memory)));
         Poll::Ready(read.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)))
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for ReplyGuard<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 }
 

@@ -5,25 +5,25 @@ use std::time::Duration;
 use redis::Value;
 
 use super::{
-    command::{CommandOutcome, EncodedCommand, malformed_reply},
-    protocol::{PipelineReply, RedisServer},
+    command::{CommandOutcome, EncodedCommand},
+    connection::RedisServer,
 };
-use crate::transport::Address;
+use crate::transport::malformed_reply;
 use weir_limit::Timestamp;
-use weir_store::remote::RemoteError;
+use weir_net::Address;
 
 /// A request to the node that holds its key, which may be sent more than once.
 pub(super) trait NodeRequest {
     type Reply;
 
     /// Whether decisions send such requests.
-    const DECIDES: bool;
+    const DECIDES: bool = true;
 
     fn encoded(&self) -> &EncodedCommand;
 
     fn outcome(&self, value: &Value) -> CommandOutcome<Self::Reply>;
 
-    fn move_to_window(&mut self, now: Timestamp);
+    fn move_to_window(&mut self, _now: Timestamp) {}
 }
 
 #[derive(Clone, Default)]
@@ -47,12 +47,6 @@ pub(super) struct NodeBatch<R> {
     pub(super) requests: Vec<RoutedRequest<R>>,
     /// The cost that more requests may have, while requests are divided.
     pub(super) room: usize,
-}
-
-pub(super) struct ExchangedBatch<R> {
-    pub(super) server: RedisServer,
-    pub(super) requests: Vec<RoutedRequest<R>>,
-    pub(super) received: Result<PipelineReply, RemoteError>,
 }
 
 // === impl RoutedRequest ===

@@ -8,10 +8,10 @@ use tokio::time::{self, Instant};
 
 use super::{
     connection::{self, RedisConnection},
-    settings::{Login, RedisEndpoint, Topology},
+    settings::{Login, RedisEndpoint},
     slot_map,
 };
-use crate::transport::Address;
+use weir_net::Address;
 
 /// While the connection works: a master that hangs does not report that another server has taken over.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -27,8 +27,8 @@ pub(super) enum Resolver {
 
 #[derive(Clone, Debug)]
 pub(super) struct Sentinels {
-    master: String,
-    addresses: Vec<Address>,
+    pub(super) master: String,
+    pub(super) addresses: Vec<Address>,
 }
 
 struct PolledSentinel<'a> {
@@ -41,17 +41,6 @@ struct PolledSentinel<'a> {
 // === impl Resolver ===
 
 impl Resolver {
-    /// None for a cluster, whose servers are found by slot.
-    pub(super) fn of(topology: &Topology) -> Option<Self> {
-        match topology.clone() {
-            Topology::Single(address) => Some(Self::Fixed(address)),
-            Topology::Sentinel { master, sentinels, auth: _ } => {
-                Some(Self::Sentinels(Sentinels { master, addresses: sentinels }))
-            }
-            Topology::Cluster(_) => None,
-        }
-    }
-
     pub(super) fn name(&self) -> String {
         match self {
             Self::Fixed(address) => address.to_string(),
@@ -91,44 +80,23 @@ impl Resolver {
 // === impl Sentinels ===
 
 impl Sentinels {
-    /// Most sentinels decide: for a while after a failover some report a server that has become a replica, or is gone.
+    /// The first reported server that is a master: after a failover, sentinels may report a replica, or one that is gone.
     async fn connect(&self, endpoint: &RedisEndpoint) -> Result<(Address, RedisConnection), String> {
-        let mut answers: FuturesUnordered<_> =
-            self.polled().map(async |mut sentinel| sentinel.query(endpoint).await).collect();
-        let mut attempts = FuturesUnordered::new();
-        let (mut reported, mut errors) = (Vec::<Address>::new(), Vec::new());
-        let mut masters: Vec<(Address, RedisConnection)> = Vec::new();
-        let votes = |reported: &[Address], of: &Address| reported.iter().filter(|one| *one == of).count();
+        let attempts = self.polled().map(async |mut sentinel| match sentinel.query(endpoint).await {
+            Ok(address) => self.connect_to(endpoint, address).await,
+            Err(error) => Err(format!("{}: {error}", sentinel.address)),
+        });
+        let (mut attempts, mut errors) = (attempts.collect::<FuturesUnordered<_>>(), Vec::new());
         loop {
-            let most = masters.iter().position(|(of, _)| 2 * votes(&reported, of) > self.addresses.len());
-            if let Some(most) = most {
-                return Ok(masters.swap_remove(most));
-            }
-            let has_failed = attempts.is_empty() && !reported.is_empty() && !answers.is_empty();
-            tokio::select! {
-                Some(answer) = answers.next() => match answer {
-                    Ok(address) => {
-                        if !reported.contains(&address) {
-                            attempts.push(self.connect_to(endpoint, address.clone()));
-                        }
-                        reported.push(address);
-                    }
-                    Err(error) => errors.push(error),
-                },
-                Some(connected) = attempts.next() => match connected {
-                    Ok(master) => masters.push(master),
-                    Err(error) => errors.push(error),
-                },
-                // a sentinel or a server that hangs must not delay the master that there is, or the next attempt
-                () = time::sleep(PATIENCE), if has_failed || !masters.is_empty() => break,
-                else => break,
+            // once others have failed, a sentinel that hangs must not delay the next attempt
+            let patience = if errors.is_empty() { Duration::MAX } else { PATIENCE };
+            match time::timeout(patience, attempts.next()).await {
+                Ok(Some(Ok(master))) => return Ok(master),
+                Ok(Some(Err(error))) => errors.push(error),
+                Ok(None) | Err(_) => break,
             }
         }
-        if let Some(master) = masters.into_iter().max_by_key(|(of, _)| votes(&reported, of)) {
-            return Ok(master);
-        }
-        let errors = connection::cut(&errors.join("; "));
-        Err(if reported.is_empty() { format!("no sentinel knows {}: {errors}", self.master) } else { errors })
+        Err(connection::cut(&errors.join("; ")))
     }
 
     /// Fails if the server is no master.
@@ -194,10 +162,6 @@ fn most_reported(reported: &[Address]) -> Option<(&Address, usize)> {
 
 impl PolledSentinel<'_> {
     async fn query(&mut self, endpoint: &RedisEndpoint) -> Result<Address, String> {
-        self.try_query(endpoint).await.map_err(|error| format!("{}: {error}", self.address))
-    }
-
-    async fn try_query(&mut self, endpoint: &RedisEndpoint) -> Result<Address, String> {
         let Sentinels { master, .. } = self.sentinels;
         // taken, so that a connection without its reply is not used again
         let mut connection = match self.connection.take() {

@@ -14,13 +14,12 @@ use weir_store::{
 
 pub(super) struct Script {
     pub(super) text: &'static str,
-    sha: LazyLock<String>,
+    pub(super) sha: String,
 }
 
-pub(super) static TAKE: Script = Script::new(include_str!("take.lua"), take_sha);
-pub(super) static HEARTBEAT: Script = Script::new(include_str!("heartbeat.lua"), heartbeat_sha);
-pub(super) static POOL: Script = Script::new(include_str!("pool.lua"), pool_sha);
-pub(super) static ALL: [&Script; 3] = [&TAKE, &HEARTBEAT, &POOL];
+pub(super) static TAKE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("take.lua")));
+pub(super) static HEARTBEAT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("heartbeat.lua")));
+pub(super) static POOLS: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("pools.lua")));
 
 /// Far more than any limit admits, and few enough that Lua and Redis add them exactly.
 pub(super) const MAX_HITS: u64 = 1 << 48;
@@ -44,25 +43,9 @@ pub(super) enum ScriptReply {
 // === impl Script ===
 
 impl Script {
-    const fn new(text: &'static str, sha: fn() -> String) -> Self {
-        Self { text, sha: LazyLock::new(sha) }
+    fn new(text: &'static str) -> Self {
+        Self { text, sha: redis::Script::new(text).get_hash().to_owned() }
     }
-
-    pub(super) fn sha(&self) -> &str {
-        &self.sha
-    }
-}
-
-fn take_sha() -> String {
-    redis::Script::new(TAKE.text).get_hash().to_owned()
-}
-
-fn heartbeat_sha() -> String {
-    redis::Script::new(HEARTBEAT.text).get_hash().to_owned()
-}
-
-fn pool_sha() -> String {
-    redis::Script::new(POOL.text).get_hash().to_owned()
 }
 
 #[derive(Clone, Copy, Debug)]

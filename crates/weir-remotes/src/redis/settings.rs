@@ -1,8 +1,10 @@
 //! The settings of Redis: resolved, and safe to print.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{fmt, time::Duration};
 
-use crate::transport::{Address, Backoff};
+use crate::transport::Backoff;
+use weir_net::{Address, tls::ClientTls};
+use weir_store::name::KeySettings;
 
 /// The Redis that instances share.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,12 +13,8 @@ pub struct RedisSettings {
     pub main: RedisEndpoint,
     /// `REDIS_PERSECOND`: the Redis of limits with a period of one second, if it is another one.
     pub per_second: Option<RedisEndpoint>,
-    /// `CACHE_KEY_PREFIX`: the prefix of every key.
-    pub prefix: Box<str>,
-    /// `WEIR_UNAMBIGUOUS_KEYS`: rules in the format of envoyproxy/ratelimit do not have the keys of that service.
-    pub unambiguous_keys: bool,
-    /// `EXPIRATION_JITTER_MAX_SECONDS`, exclusive: how much longer keys may live, to spread their expiry.
-    pub jitter_seconds: u64,
+    /// The keys of counters.
+    pub keys: KeySettings,
     /// The wait before connecting again.
     pub backoff: Backoff,
     /// `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`: the service is unhealthy while it has no connection.
@@ -32,8 +30,8 @@ pub struct RedisEndpoint {
     pub topology: Topology,
     /// `REDIS_AUTH`, or from the URL.
     pub auth: Option<Auth>,
-    /// `REDIS_TLS`, or from the URL.
-    pub tls: Option<Tls>,
+    /// `REDIS_TLS`, or from the URL: except for unix sockets. The files are read again for every connection.
+    pub tls: Option<ClientTls>,
     /// The database number from the URL; always 0 in a cluster.
     pub database: i64,
     /// `REDIS_TIMEOUT`: the longest time for one command, and for making one connection.
@@ -75,17 +73,6 @@ pub struct Auth {
     pub password: String,
 }
 
-/// The encryption of a connection. The files are read again for every connection, so renewed ones take effect.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tls {
-    /// `REDIS_TLS_CACERT`: certificate authorities to trust beside those that the system trusts.
-    pub ca: Option<PathBuf>,
-    /// `REDIS_TLS_CLIENT_CERT` and `REDIS_TLS_CLIENT_KEY`: the client's certificate chain and its private key.
-    pub client: Option<(PathBuf, PathBuf)>,
-    /// `REDIS_TLS_SKIP_HOSTNAME_VERIFICATION`: accepts a certificate for another name.
-    pub any_name: bool,
-}
-
 // === impl RedisSettings ===
 
 impl RedisSettings {
@@ -95,9 +82,7 @@ impl RedisSettings {
         Self {
             main: RedisEndpoint::new(Topology::Single(address)),
             per_second: None,
-            prefix: Box::default(),
-            unambiguous_keys: false,
-            jitter_seconds: 300,
+            keys: KeySettings::default(),
             backoff: Backoff::default(),
             health_needs_connection: false,
             connect_within: None,

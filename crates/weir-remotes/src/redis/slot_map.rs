@@ -1,11 +1,13 @@
 //! The server of each slot of a cluster, as servers report it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use redis::Value;
 
-use super::{connection, slot::SLOTS};
-use crate::transport::Address;
+use super::connection;
+use weir_net::Address;
+
+pub(super) const SLOTS: u16 = 16_384;
 
 /// As many as Redis recommends nodes. Each takes a connection.
 pub(super) const MAX_MASTERS: usize = 1_000;
@@ -17,11 +19,9 @@ const NONE: u16 = u16::MAX;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SlotMap {
-    masters: Vec<Address>,
+    pub(super) masters: Vec<Address>,
     /// For each slot an index into the masters, or [`NONE`] if no server holds it.
     slots: Box<[u16]>,
-    /// The slots that redirects have changed since the look-up.
-    redirected: Vec<u16>,
 }
 
 // === impl SlotMap ===
@@ -51,69 +51,30 @@ impl SlotMap {
             let master = map.master(address);
             map.slots[first..=last].fill(master);
         }
-        map.bounded()
-    }
-
-    pub(super) fn bounded(self) -> Result<Self, String> {
-        if self.masters.len() > MAX_MASTERS {
+        if map.masters.len() > MAX_MASTERS {
             return Err(format!(
                 "its cluster has more than {MAX_MASTERS} masters, the most that weir connects to"
             ));
         }
-        Ok(self)
+        Ok(map)
     }
 
     pub(super) fn holder(&self, slot: u16) -> Option<&Address> {
         self.masters.get(usize::from(self.slots[usize::from(slot)]))
     }
 
-    pub(super) fn masters(&self) -> &[Address] {
-        &self.masters
-    }
-
-    /// None if another redirect has moved the slot since the last look-up.
+    /// None if it changes nothing, or there would be too many masters.
     pub(super) fn redirected(&self, slot: u16, address: Address) -> Option<Self> {
-        if self.redirected.contains(&slot) || self.masters.len() >= MAX_MASTERS {
+        if self.holder(slot) == Some(&address) || self.masters.len() >= MAX_MASTERS {
             return None;
         }
         let mut map = self.clone();
         map.slots[usize::from(slot)] = map.master(address);
-        map.redirected.push(slot);
         Some(map)
     }
 
-    /// More than half of the `voters`, at least two, have the same map: nobody else can outvote them.
-    pub(super) fn is_decided(maps: &[Self], voters: usize) -> bool {
-        let same = |map: &Self| maps.iter().filter(|other| *other == map).count();
-        voters >= 2 && maps.iter().any(|map| 2 * same(map) > voters)
-    }
-
-    /// A slot is where more than half of the `voters` report it. Without a majority it is where `current` has it, and
-    /// if that has none, where most report it. None without maps.
-    pub(super) fn elect(maps: &[Self], voters: usize, current: Option<&Self>) -> Option<Self> {
-        let first = maps.first()?;
-        if 2 * maps.len() > voters && maps.iter().all(|map| map == first) {
-            return Some(first.clone());
-        }
-        let mut elected = Self::empty();
-        for slot in 0..SLOTS {
-            let mut counts: BTreeMap<Option<&Address>, usize> = BTreeMap::new();
-            for map in maps {
-                *counts.entry(map.holder(slot)).or_default() += 1;
-            }
-            // the first of those with the most votes, whatever the order of the replies
-            let (holder, count) = counts.into_iter().rev().max_by_key(|(_, count)| *count)?;
-            let held = current.and_then(|map| map.holder(slot));
-            let holder = if 2 * count > voters { holder } else { held.or(holder) };
-            if let Some(holder) = holder {
-                elected.slots[usize::from(slot)] = elected.master(holder.clone());
-            }
-        }
-        Some(elected)
-    }
-
     fn empty() -> Self {
-        Self { masters: Vec::new(), slots: vec![NONE; SLOTS.into()].into(), redirected: Vec::new() }
+        Self { masters: Vec::new(), slots: vec![NONE; SLOTS.into()].into() }
     }
 
     fn master(&mut self, address: Address) -> u16 {
@@ -124,6 +85,31 @@ impl SlotMap {
         // there are at most as many as slots
         u16::try_from(index).unwrap_or(NONE)
     }
+}
+
+/// CRC-16/XMODEM of the hash tag (Redis cluster specification, "Key distribution model").
+pub(super) fn slot(key: &[u8]) -> u16 {
+    crc16(tag(key)) % SLOTS
+}
+
+/// The text between the first opening brace and the next closing one if it is not empty, else the whole key.
+fn tag(key: &[u8]) -> &[u8] {
+    let tagged = || {
+        let open = key.iter().position(|byte| *byte == b'{')?;
+        let rest = &key[open + 1..];
+        let close = rest.iter().position(|byte| *byte == b'}')?;
+        (close > 0).then(|| &rest[..close])
+    };
+    tagged().unwrap_or(key)
+}
+
+/// Computes the CRC with the polynomial 0x1021, the most significant bit first, starting from zero.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
+            if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
+        })
+    })
 }
 
 fn parse_range(range: &Value, source: &Address) -> Option<(usize, usize, Address)> {
@@ -164,6 +150,22 @@ fn number(value: &Value) -> Option<usize> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn slots_equal_those_of_redis() {
+        // the check value of CRC-16/XMODEM, and replies of `CLUSTER KEYSLOT`
+        assert_eq!(crc16(b"123456789"), 0x31c3);
+        assert_eq!(slot(b"somekey"), 11_058);
+        assert_eq!(slot(b"foo{hash_tag}"), slot(b"hash_tag"));
+    }
+
+    #[test]
+    fn only_the_first_tag_counts_and_only_if_it_is_not_empty() {
+        assert_eq!(tag(b"p:{a}{b}"), b"a");
+        assert_eq!(tag(b"p:{{a}b"), b"{a");
+        assert_eq!(tag(b"p:{}a"), b"p:{}a");
+        assert_eq!(tag(b"p:{a"), b"p:{a");
+    }
+
     fn range(first: i64, last: i64, host: Value, port: i64) -> Value {
         Value::Array(vec![
             Value::Int(first),
@@ -187,10 +189,9 @@ mod tests {
         assert_eq!(at(100), Some(Address::tcp("source", 7001)));
         assert_eq!(at(16_001), Some(Address::tcp("source", 7002)));
         assert_eq!(at(16_002), None);
-        let map = map.redirected(99, Address::tcp("b", 7003)).expect("it was not redirected");
-        assert_eq!(map.masters[usize::from(map.slots[99])], Address::tcp("b", 7003));
-        assert_eq!(map.redirected(99, Address::tcp("a", 7000)), None, "once between two look-ups");
-        assert!(map.redirected(98, Address::tcp("b", 7003)).is_some());
+        let map = map.redirected(99, Address::tcp("b", 7003)).expect("it was elsewhere");
+        assert_eq!(map.holder(99), Some(&Address::tcp("b", 7003)));
+        assert_eq!(map.redirected(99, Address::tcp("b", 7003)), None, "it is there already");
     }
 
     #[test]
@@ -218,54 +219,6 @@ mod tests {
             assert_eq!(held_by(Value::Nil, of_version(resp, "10.0.0.7")), at("source"));
         }
         assert_eq!(held_by(text("?"), Value::Array(vec![])), Some(Address::tcp("source", 7_000)));
-    }
-
-    fn halves(a: u16, rest: u16) -> SlotMap {
-        let half = |first: i64, last: i64, port: u16| range(first, last, Value::Nil, port.into());
-        let slots = Value::Array(vec![half(0, 8_191, a), half(8_192, 16_383, rest)]);
-        SlotMap::parse(&slots, &Address::tcp("h", 1)).expect("the reply is valid")
-    }
-
-    fn holders(map: &SlotMap) -> [u16; 2] {
-        [0, 16_383].map(|slot| match map.holder(slot) {
-            Some(Address::Tcp(_, port)) => *port,
-            _ => 0,
-        })
-    }
-
-    #[test]
-    fn a_slot_is_where_most_of_the_voters_report_it() {
-        let (old, new) = (halves(1, 2), halves(1, 3));
-        let elect = |maps: &[&SlotMap], voters, current: Option<&SlotMap>| {
-            let maps: Vec<SlotMap> = maps.iter().copied().cloned().collect();
-            SlotMap::elect(&maps, voters, current).map(|map| holders(&map))
-        };
-        assert_eq!(elect(&[&old, &new, &new], 3, Some(&old)), Some([1, 3]));
-        assert_eq!(elect(&[&new, &old, &old], 3, Some(&new)), Some([1, 2]));
-        // a tie, or too few replies, change nothing
-        for current in [&old, &new] {
-            for maps in [[&old, &new], [&new, &old]] {
-                assert_eq!(elect(&maps, 2, Some(current)), Some(holders(current)));
-            }
-            assert_eq!(elect(&[&old], 3, Some(current)), Some(holders(current)));
-        }
-        assert_eq!(elect(&[&new], 1, Some(&old)), Some([1, 3]), "the others have no vote any more");
-        // without a map any is better than none, and the same in whatever order the replies arrive
-        assert_eq!(elect(&[&old, &new], 2, None), elect(&[&new, &old], 2, None));
-        assert_eq!(elect(&[&new], 5, None), Some([1, 3]));
-        assert_eq!(elect(&[], 3, Some(&old)), None);
-    }
-
-    #[test]
-    fn the_same_map_of_most_voters_is_decided() {
-        let (old, new) = (halves(1, 2), halves(1, 3));
-        let decided = |maps: &[&SlotMap], voters| {
-            SlotMap::is_decided(&maps.iter().copied().cloned().collect::<Vec<_>>(), voters)
-        };
-        assert!(decided(&[&new, &new], 2) && decided(&[&new, &old, &new], 3));
-        assert!(!decided(&[&new, &old], 2) && !decided(&[&new, &new], 4));
-        assert!(!decided(&[&new], 1), "the only master may have been replaced");
-        assert!(!decided(&[], 0));
     }
 
     #[test]

@@ -1,10 +1,8 @@
 //! Bounds the background commands on one connection, so that a decision waits for few of them.
 
-use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use weir_store::remote::Urgency;
@@ -26,9 +24,7 @@ const LONG: usize = 1_024;
 
 pub(super) struct BackgroundWindow {
     in_flight: Semaphore,
-    opened: Instant,
-    /// In milliseconds since `opened`, plus one; 0 if there was none.
-    last_decision: AtomicU64,
+    last_decision: Mutex<Option<Instant>>,
 }
 
 // === impl BackgroundWindow ===
@@ -41,29 +37,22 @@ impl BackgroundWindow {
     }
 
     pub(super) fn record_decision(&self) {
-        self.last_decision.store(self.millis() + 1, Ordering::Relaxed);
+        *self.last_decision.lock() = Some(Instant::now());
     }
 
     pub(super) fn cost(&self, urgency: Urgency) -> usize {
-        if urgency == Urgency::Decision {
-            return DECISIONS;
+        match urgency {
+            Urgency::Decision => DECISIONS,
+            Urgency::Background if self.last_decision.lock().is_some_and(|last| last.elapsed() < RECENT) => {
+                SHORT
+            }
+            Urgency::Background => LONG,
         }
-        let last = self.last_decision.load(Ordering::Relaxed);
-        let recent = u64::try_from(RECENT.as_millis()).unwrap_or(u64::MAX);
-        if last > 0 && self.millis() - (last - 1) < recent { SHORT } else { LONG }
-    }
-
-    fn millis(&self) -> u64 {
-        u64::try_from(self.opened.elapsed().as_millis()).unwrap_or_default()
     }
 }
 
 impl Default for BackgroundWindow {
     fn default() -> Self {
-        Self {
-            in_flight: Semaphore::new(IN_FLIGHT),
-            opened: Instant::now(),
-            last_decision: AtomicU64::new(0),
-        }
+        Self { in_flight: Semaphore::new(IN_FLIGHT), last_decision: Mutex::default() }
     }
 }

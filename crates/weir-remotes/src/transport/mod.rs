@@ -4,28 +4,23 @@
 //! A `server` is the handle of one server. It queues calls (`queue`), of which background ones are bounded
 //! (`background`), for the `worker` that owns the connection.
 
-mod address;
 mod background;
-mod keep_alive;
+mod backoff;
 mod metrics;
 mod protocol;
 mod queue;
-mod random;
 mod server;
 mod state;
 mod stream;
 mod worker;
 
-pub(super) use self::metrics::MEMCACHED;
-pub(super) use self::metrics::REDIS;
 pub use self::{
-    address::{Address, Backoff},
+    backoff::Backoff,
     state::{ConnectionStates, ServerState},
 };
 pub(super) use self::{
     metrics::TransportMetrics,
-    protocol::{Connection, RemoteProtocol},
-    random::RandomGenerator,
+    protocol::{Connection, RemoteProtocol, malformed_reply},
     server::ServerConnection,
-    stream::{RemoteStream, connect_stream},
+    stream::{connect_stream, within},
 };

@@ -2,8 +2,13 @@
 
 use std::{future::Future, time::Duration};
 
-use super::Address;
+use weir_net::Address;
 use weir_store::remote::RemoteError;
+
+/// Leaves open whether the command was carried out.
+pub(crate) fn malformed_reply() -> RemoteError {
+    RemoteError::Unreachable("its reply is malformed".into())
+}
 
 /// One server of a store: where it is, and how to speak to it.
 pub(crate) trait RemoteProtocol: Send + Sync + 'static {
@@ -17,7 +22,10 @@ pub(crate) trait RemoteProtocol: Send + Sync + 'static {
 
     fn name(&self) -> String;
 
-    fn name_at(&self, address: &Address) -> String;
+    /// Where it was found.
+    fn name_at(&self, address: &Address) -> String {
+        address.to_string()
+    }
 
     /// For one command, and for making one connection.
     fn timeout(&self) -> Duration;
@@ -25,8 +33,11 @@ pub(crate) trait RemoteProtocol: Send + Sync + 'static {
     /// The error is for people, and names the address.
     fn connect(&self) -> impl Future<Output = Result<(Address, Self::Connection), String>> + Send;
 
-    /// Waits until the server is no longer at `address`, and returns its new address.
-    fn moved(&self, address: &Address) -> impl Future<Output = Address> + Send;
+    /// Waits until the server is no longer at `address`, and returns its new address. Never ends if an address is
+    /// fixed: a host name is resolved for each connection.
+    fn moved(&self, _address: &Address) -> impl Future<Output = Address> + Send {
+        std::future::pending()
+    }
 }
 
 /// Dropping it closes the connection.

@@ -26,14 +26,14 @@ use tokio::{
 };
 
 use super::{
-    address::{Address, Backoff},
+    backoff::Backoff,
     metrics::TransportMetrics,
     protocol::{Connection, RemoteProtocol},
     queue::{CallQueue, QueuedCall},
-    random::RandomGenerator,
     state::ServerState,
 };
 use weir_limit::Period;
+use weir_net::Address;
 use weir_store::remote::{RemoteError, Urgency};
 
 /// A connection that breaks earlier counts as a failure to connect, after which the next attempt waits.
@@ -50,7 +50,6 @@ const TAKEN_AT_ONCE: usize = 64;
 
 pub(super) struct SharedServerState {
     pub(super) state: Mutex<ServerState>,
-    pub(super) changed: Notify,
     pub(super) renew: Notify,
     pub(super) close: Notify,
 }
@@ -62,7 +61,6 @@ pub(super) struct ConnectionWorker<P: RemoteProtocol> {
     pub(super) queue: CallQueue<P::Command, P::Reply>,
     pub(super) shared: Arc<SharedServerState>,
     pub(super) metrics: Arc<TransportMetrics>,
-    pub(super) random: Arc<RandomGenerator>,
 }
 
 /// Each connection has its own: a missing reply on an old connection says nothing about its successor.
@@ -73,11 +71,6 @@ struct ConnectionState {
     failed: Arc<Notify>,
 }
 
-enum ConnectionEnd {
-    Renew(String),
-    Unused,
-}
-
 // === impl ConnectionWorker ===
 
 impl<P: RemoteProtocol> ConnectionWorker<P> {
@@ -85,7 +78,7 @@ impl<P: RemoteProtocol> ConnectionWorker<P> {
         let (mut failures, mut expected) = (0, true);
         loop {
             let end = match self.connect(expected).await {
-                None => ConnectionEnd::Unused,
+                None => return,
                 Some(Ok((address, connection))) => {
                     tracing::debug!(server = %address, "connected to a {} server", P::STORE);
                     let started = Instant::now();
@@ -95,10 +88,10 @@ impl<P: RemoteProtocol> ConnectionWorker<P> {
                 }
                 Some(Err(error)) => {
                     failures += 1;
-                    ConnectionEnd::Renew(error)
+                    Some(error)
                 }
             };
-            let ConnectionEnd::Renew(error) = end else { return };
+            let Some(error) = end else { return };
             self.metrics.disconnected.add(1);
             self.set_state(false, Some(error));
             // after a connection that lasted, the next one usually succeeds at once
@@ -106,7 +99,7 @@ impl<P: RemoteProtocol> ConnectionWorker<P> {
             if expected {
                 continue;
             }
-            let wait = time::sleep(self.backoff.wait(failures, self.random.next()));
+            let wait = time::sleep(self.backoff.wait(failures, fastrand::u64(..)));
             if self.reject_while(wait).await.is_none() {
                 return;
             }
@@ -155,11 +148,10 @@ impl<P: RemoteProtocol> ConnectionWorker<P> {
         }
         state.connected = connected;
         state.error = error;
-        drop(state);
-        self.shared.changed.notify_waiters();
     }
 
-    async fn serve(&mut self, address: Address, mut connection: P::Connection) -> ConnectionEnd {
+    /// Returns why there must be another connection. None if no handle is left, or the server is closed.
+    async fn serve(&mut self, address: Address, mut connection: P::Connection) -> Option<String> {
         self.shared.state.lock().name = self.protocol.name_at(&address);
         self.set_state(true, None);
         let mut calls = Vec::new();
@@ -176,11 +168,11 @@ impl<P: RemoteProtocol> ConnectionWorker<P> {
             tokio::select! {
                 // a fixed order, so that the cause is reported and not its consequence
                 biased;
-                () = connection.ended() => return ConnectionEnd::Renew("the connection broke".into()),
+                () = connection.ended() => return Some("the connection broke".into()),
                 // a server that is late may never reply again, so later calls must not wait for it
                 () = state.failed.notified() => {
                     connection.retire(self.protocol.timeout());
-                    return ConnectionEnd::Renew("it did not reply".into());
+                    return Some("it did not reply".into());
                 }
                 () = self.shared.close.notified() => {
                     connection.retire(self.protocol.timeout().min(PATIENCE));
@@ -188,21 +180,21 @@ impl<P: RemoteProtocol> ConnectionWorker<P> {
                     while let Some(call) = self.queue.pop().or_else(|| self.calls.try_recv().ok()) {
                         call.fail(RemoteError::NotSent("it is no longer a master".into()));
                     }
-                    return ConnectionEnd::Unused;
+                    return None;
                 }
                 () = self.shared.renew.notified() => {
                     connection.retire(self.protocol.timeout());
-                    return ConnectionEnd::Renew("the connection must be replaced".into());
+                    return Some("the connection must be replaced".into());
                 }
                 to = &mut moved => {
                     connection.retire(self.protocol.timeout().min(PATIENCE));
-                    return ConnectionEnd::Renew(format!("the master has moved to {to}"));
+                    return Some(format!("the master has moved to {to}"));
                 }
                 () = state.returned.notified() => {}
                 // cancel-safe: no call is lost if another branch completes first
                 taken = self.calls.recv_many(&mut calls, TAKEN_AT_ONCE) => {
                     if taken == 0 {
-                        return ConnectionEnd::Unused;
+                        return None;
                     }
                     calls.drain(..).for_each(|call| self.queue.push(call));
                 }

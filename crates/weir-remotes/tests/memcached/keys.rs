@@ -41,11 +41,9 @@ async fn limits_of_months_and_years_hold() {
 async fn counters_live_as_long_as_their_window_and_the_jitter() {
     let server = Server::start();
     for (jitter, longest) in [(0, 86_400), (100, 86_500)] {
-        let settings = MemcachedSettings {
-            jitter_seconds: jitter,
-            prefix: format!("{jitter}:").into(),
-            ..settings(&[&server])
-        };
+        let mut settings = settings(&[&server]);
+        settings.keys.jitter_seconds = jitter;
+        settings.keys.prefix = format!("{jitter}:").into();
         let weir = strict(settings, 2, 86_400);
         weir.wait_until_connected().await;
         weir.send("v", 1).await;
@@ -94,12 +92,14 @@ async fn keys_that_memcached_does_not_accept_are_limited_each_by_itself() {
 #[tokio::test]
 async fn a_prefix_and_unambiguous_keys_are_used() {
     let server = Server::start();
-    let settings = MemcachedSettings { prefix: "eu:".into(), ..settings(&[&server]) };
     let year = SystemClock.now().as_nanos() / 1_000_000_000 / YEAR * YEAR;
-    for (unambiguous_keys, key) in
+    for (unambiguous, key) in
         [(false, format!("eu:fleet_k_v_{year}")), (true, format!("eu:{{fleet|k=v}}c365d_{year}"))]
     {
-        let weir = strict(MemcachedSettings { unambiguous_keys, ..settings.clone() }, 5, YEAR);
+        let mut settings = settings(&[&server]);
+        settings.keys.prefix = "eu:".into();
+        settings.keys.unambiguous = unambiguous;
+        let weir = strict(settings, 5, YEAR);
         weir.wait_until_connected().await;
         weir.send("v", 3).await;
         assert_eq!(server.get(&key).as_deref(), Some("3"), "{key}");

@@ -12,7 +12,6 @@ use weir_limit::{
     Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OnStoreFailure, OverLimitPolicy,
     Period, Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Timestamp, Values,
 };
-use weir_remotes::memcached::MemcachedSettings;
 use weir_store::MemoryStore;
 
 use crate::support::{Instance, Server, SetClock, settings, window};
@@ -60,7 +59,8 @@ async fn compare(
     };
     let limit = Limit::Tiers { tiers: [window(requests, seconds)].into(), over_limit_policy: policy };
     let rule = Rule { coordination, ..Rule::new(limit) };
-    let own = MemcachedSettings { prefix: format!("{case}:").into(), ..settings(&[server]) };
+    let mut own = settings(&[server]);
+    own.keys.prefix = format!("{case}:").into();
     let weir = Instance::with(own, rule.clone(), Arc::clone(&clock) as _);
     weir.wait_until_connected().await;
     let memory = MemoryStore::new(100);

@@ -93,7 +93,7 @@ impl RedisWithClock {
         let redis = runtime.block_on(async {
             let mut settings = settings(address);
             // keys expire on Redis' own clock, which the test does not set
-            settings.jitter_seconds = 1_000_000_000;
+            settings.keys.jitter_seconds = 1_000_000_000;
             let redis = RedisRemote::with_clock(settings, Arc::clone(&clock) as _);
             let redis = redis.expect("it needs no files");
             until("redis is connected", async || redis.state().is_connected()).await;

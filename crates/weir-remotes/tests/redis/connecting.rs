@@ -3,7 +3,8 @@
 use std::{net::TcpListener, sync::Arc, time::Duration};
 
 use weir_limit::{Algorithm, OverLimitPolicy, Period, Timestamp};
-use weir_remotes::redis::{Address, Auth, RedisEndpoint, RedisRemote, RedisSettings, Tls, Topology};
+use weir_net::tls::ClientTls;
+use weir_remotes::redis::{Address, Auth, RedisEndpoint, RedisRemote, RedisSettings, Topology};
 use weir_store::remote::{Heartbeat, Remote as _, Target};
 
 use crate::support::{
@@ -97,25 +98,25 @@ fn tls_server(certificates: &Certificates, host: &str, mutual: bool) -> (Server,
 async fn tls_trusts_only_certificates_signed_for_the_name() {
     let certificates = Certificates::new();
     let (_server, address) = tls_server(&certificates, "localhost", false);
-    let with = |tls: Tls| {
+    let with = |tls: ClientTls| {
         let mut settings = settings(address.clone());
         settings.main.tls = Some(tls);
         settings
     };
     let ca = Some(certificates.path("ca.pem"));
-    assert!(counts(&connected(with(Tls { ca: ca.clone(), ..Tls::default() })).await).await);
+    assert!(counts(&connected(with(ClientTls { ca: ca.clone(), ..ClientTls::default() })).await).await);
     let other = Certificates::new();
-    let other = Tls { ca: Some(other.path("ca.pem")), ..Tls::default() };
+    let other = ClientTls { ca: Some(other.path("ca.pem")), ..ClientTls::default() };
     let rejected = failure(with(other.clone())).await;
     assert!(rejected.contains("TLS") && rejected.contains("certificate"), "{rejected}");
     // `any_name` ignores the name but not the signature
-    let rejected = failure(with(Tls { any_name: true, ..other })).await;
+    let rejected = failure(with(ClientTls { any_name: true, ..other })).await;
     assert!(rejected.contains("certificate"), "{rejected}");
 
     let (_server, address) = tls_server(&certificates, "elsewhere", false);
     let with = |any_name| {
         let mut settings = settings(address.clone());
-        settings.main.tls = Some(Tls { ca: ca.clone(), any_name, ..Tls::default() });
+        settings.main.tls = Some(ClientTls { ca: ca.clone(), any_name, ..ClientTls::default() });
         settings
     };
     let rejected = failure(with(false)).await;
@@ -129,7 +130,8 @@ async fn tls_sends_a_client_certificate() {
     let (_server, address) = tls_server(&certificates, "localhost", true);
     let with = |client| {
         let mut settings = settings(address.clone());
-        settings.main.tls = Some(Tls { ca: Some(certificates.path("ca.pem")), client, ..Tls::default() });
+        settings.main.tls =
+            Some(ClientTls { ca: Some(certificates.path("ca.pem")), client, ..ClientTls::default() });
         settings
     };
     let client = certificates.sign("client", "weir");
@@ -144,13 +146,19 @@ async fn tls_files_are_checked_at_start() {
     let ca = certificates.path("ca.pem");
     let missing = certificates.path("missing.pem");
     for (tls, expected) in [
-        (Tls { ca: Some(missing.clone()), ..Tls::default() }, "cannot read REDIS_TLS_CACERT"),
-        (Tls { ca: Some(key.clone()), ..Tls::default() }, "holds no certificate"),
-        (Tls { client: Some((missing, key.clone())), ..Tls::default() }, "cannot read REDIS_TLS_CLIENT_CERT"),
-        (Tls { client: Some((certificate.clone(), ca.clone())), ..Tls::default() }, "holds no private key"),
+        (ClientTls { ca: Some(missing.clone()), ..ClientTls::default() }, "cannot read REDIS_TLS_CACERT"),
+        (ClientTls { ca: Some(key.clone()), ..ClientTls::default() }, "holds no certificate"),
+        (
+            ClientTls { client: Some((missing, key.clone())), ..ClientTls::default() },
+            "cannot read REDIS_TLS_CLIENT_CERT",
+        ),
+        (
+            ClientTls { client: Some((certificate.clone(), ca.clone())), ..ClientTls::default() },
+            "holds no private key",
+        ),
     ] {
         let mut settings = settings(Address::tcp("localhost", 1));
-        settings.main.tls = Some(Tls { ca: tls.ca.or(Some(ca.clone())), ..tls });
+        settings.main.tls = Some(ClientTls { ca: tls.ca.or(Some(ca.clone())), ..tls });
         let error = RedisRemote::new(settings).expect_err("a file is invalid").to_string();
         assert!(error.contains(expected), "{error}");
     }

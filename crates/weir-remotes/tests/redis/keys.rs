@@ -12,8 +12,8 @@ use crate::support::{
 async fn a_rule_of_envoyproxy_ratelimit_uses_its_key_and_its_commands() {
     let server = Server::start();
     let mut settings = settings(address(server.port()));
-    settings.prefix = "eu:".into();
-    settings.jitter_seconds = 0;
+    settings.keys.prefix = "eu:".into();
+    settings.keys.jitter_seconds = 0;
     let remote = connected(settings).await;
     let target = compatible("shop_tenant_acme_", 3, 60);
     let at = Timestamp::from_secs(1_234_567_890);
@@ -69,8 +69,8 @@ async fn keys_expire_when_their_hits_no_longer_count_plus_a_jitter() {
     let bucket = Algorithm::TokenBucket(Bucket { burst: 10, refill: Refill::Continuous, strict: false });
     for (jitter, slack) in [(0, 0), (100, 99)] {
         let mut settings = settings(address(server.port()));
-        settings.prefix = format!("{jitter}:").into();
-        settings.jitter_seconds = jitter;
+        settings.keys.prefix = format!("{jitter}:").into();
+        settings.keys.jitter_seconds = jitter;
         let remote = connected(settings).await;
         let tiers = vec![
             tier(10, 50, bucket),
@@ -175,7 +175,7 @@ async fn limits_by_the_second_use_the_per_second_redis() {
 async fn instances_see_each_other_until_their_registration_ends() {
     let server = Server::start();
     let mut settings = settings(address(server.port()));
-    settings.prefix = "p:".into();
+    settings.keys.prefix = "p:".into();
     let (one, two) = (connected(settings.clone()).await, connected(settings).await);
     let long = Period::from_secs(60);
     assert_eq!(
@@ -217,7 +217,7 @@ async fn instances_see_each_other_until_their_registration_ends() {
 async fn entries_that_join_to_the_same_text_have_keys_of_their_own() {
     let server = Server::start();
     let mut settings = settings(address(server.port()));
-    settings.unambiguous_keys = true;
+    settings.keys.unambiguous = true;
     let remote = connected(settings).await;
     let paths = ["d|tenant=acme_path_/login", "d|tenant=acme|path=/login"];
     for policy in [OverLimitPolicy::Count, OverLimitPolicy::Ignore] {

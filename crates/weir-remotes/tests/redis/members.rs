@@ -18,7 +18,7 @@ const NAMES: [&str; 5] = ["b", "a", "ä", "a-1", "B"];
 async fn with_clock(server: Address, prefix: &str) -> (RedisRemote, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_700_000_000_100)));
     let mut settings = settings(server);
-    settings.prefix = prefix.into();
+    settings.keys.prefix = prefix.into();
     let redis = RedisRemote::with_clock(settings, Arc::clone(&clock) as _).expect("it needs no files");
     until("redis is connected", async || redis.state().is_connected()).await;
     (redis, clock)

@@ -10,7 +10,7 @@ use proptest::{
 };
 use weir_coordinate::simulated::SimulatedPools;
 use weir_limit::{Algorithm, OverLimitPolicy, Period, Tier, Timestamp, share::Terms};
-use weir_remotes::redis::{RedisRemote, RedisSettings};
+use weir_remotes::redis::RedisRemote;
 use weir_store::{
     clock::Clock as _,
     pool_command::{MemberNews, PoolCommand, PoolMember, PoolOp, PoolOutcome, PoolReport},
@@ -147,7 +147,9 @@ fn exchange(members: &[&str]) -> PoolOp {
 #[tokio::test]
 async fn all_keys_are_in_one_slot_and_none_is_left_when_the_members_are_forgotten() {
     let server = Server::start();
-    let remote = connected(RedisSettings { jitter_seconds: 1, ..settings(address(server.port())) }).await;
+    let mut settings = settings(address(server.port()));
+    settings.keys.jitter_seconds = 1;
+    let remote = connected(settings).await;
     let period = Period::from_millis(CYCLE);
     let tier = Tier { requests: 9, period, algorithm: Algorithm::FixedWindow };
     let pool = target("d|service=kyc|client", OverLimitPolicy::Ignore, vec![tier]);

@@ -14,7 +14,7 @@ use crate::support::{Op, Server, address, compatible, connected, now, send, sett
 
 const SCRIPTS: [&str; 3] = [
     include_str!("../../src/redis/heartbeat.lua"),
-    include_str!("../../src/redis/pool.lua"),
+    include_str!("../../src/redis/pools.lua"),
     include_str!("../../src/redis/take.lua"),
 ];
 
@@ -28,7 +28,7 @@ async fn with_least_rights() -> (Server, RedisRemote) {
     assert_eq!(server.send::<String>(&command), "OK");
     let mut settings = settings(address(server.port()));
     settings.main.auth = Some(Auth { user: Some("weir".into()), password: "hunter2".into() });
-    settings.prefix = "weir:".into();
+    settings.keys.prefix = "weir:".into();
     let remote = connected(settings).await;
     (server, remote)
 }

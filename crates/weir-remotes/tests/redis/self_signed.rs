@@ -4,7 +4,8 @@ use std::{fs, path::PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, date_time_ymd};
 use tempfile::TempDir;
-use weir_remotes::redis::{Address, RedisRemote, RedisSettings, Tls};
+use weir_net::tls::ClientTls;
+use weir_remotes::redis::{Address, RedisRemote, RedisSettings};
 
 use crate::support::{Server, connected, settings, until};
 
@@ -43,7 +44,7 @@ impl SelfSigned {
     /// Returns settings for this server that trust the certificate in `ca`.
     fn trusting(&self, ca: PathBuf, any_name: bool) -> RedisSettings {
         let mut settings = settings(Address::tcp("localhost", self.server.port()));
-        settings.main.tls = Some(Tls { ca: Some(ca), any_name, ..Tls::default() });
+        settings.main.tls = Some(ClientTls { ca: Some(ca), any_name, ..ClientTls::default() });
         settings
     }
 }

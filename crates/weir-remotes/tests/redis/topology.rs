@@ -1,4 +1,4 @@
-//! The slots of a cluster whose servers do not agree.
+//! The slots of a cluster whose servers fail, or do not agree.
 
 use std::{
     sync::{
@@ -54,39 +54,6 @@ fn down(times: usize) -> impl Fn() -> Option<String> + Send + Sync {
 }
 
 #[tokio::test]
-async fn the_slots_are_where_most_servers_report_them() {
-    let servers = servers().await;
-    let [stale, master, third] = &servers;
-    // the first server that is asked has not heard of the failover
-    holder(stale, stale.port(), || None);
-    holder(master, master.port(), || None);
-    holder(third, master.port(), || None);
-    let remote = open(&servers).await;
-    assert_eq!(take(&remote).await, Ok(1));
-    assert_eq!((stale.received("INCRBY"), master.received("INCRBY")), (0, 1));
-}
-
-#[tokio::test]
-async fn a_tie_changes_nothing() {
-    let servers = servers().await;
-    let [stale, master, third] = &servers;
-    holder(stale, stale.port(), || None);
-    holder(master, master.port(), || None);
-    holder(third, master.port(), || None);
-    let remote = open(&servers).await;
-    assert_eq!(take(&remote).await, Ok(1));
-    // the third server does not reply any more, and every command makes weir ask for the slots again
-    third.reply(|command| (command[0] == "CLUSTER").then(|| "-LOADING later\r\n".into()));
-    for _ in 0..5 {
-        holder(master, master.port(), down(1));
-        let asked = stale.received("CLUSTER");
-        assert_eq!(take(&remote).await, Ok(1));
-        until("the servers are asked again", async || stale.received("CLUSTER") > asked).await;
-    }
-    assert_eq!(stale.received("INCRBY"), 0);
-}
-
-#[tokio::test]
 async fn a_cluster_that_is_down_is_asked_again() {
     let servers = servers().await;
     let [first, second, third] = &servers;
@@ -127,10 +94,8 @@ async fn servers_that_redirect_to_each_other_do_not_move_the_slot_back_and_forth
     let remote = open(&servers).await;
     let failed = take(&remote).await.expect_err("nobody carries it out");
     assert!(failed.is_definitely_not_applied(), "{failed:?}");
-    // the majority decides where it belongs
+    // the next look-up says where it belongs
     holder(first, first.port(), || None);
-    let asked = third.received("CLUSTER");
-    until("the slots are looked up", async || third.received("CLUSTER") > asked).await;
     until("the first server counts", async || take(&remote).await.is_ok()).await;
     let before = second.received("INCRBY");
     assert_eq!(take(&remote).await, Ok(1));
@@ -168,7 +133,7 @@ async fn seeds_that_hang_are_named_while_they_are_waited_for() {
 }
 
 #[tokio::test]
-async fn seeds_are_asked_less_often_while_a_server_is_lost() {
+async fn seeds_are_not_asked_while_a_server_is_lost() {
     let [master, seed, _] = servers().await;
     let (port, lost) = (master.port(), free_port());
     for server in [&master, &seed] {
@@ -190,7 +155,7 @@ async fn seeds_are_asked_less_often_while_a_server_is_lost() {
         master.received("CLUSTER") >= 20
     })
     .await;
-    assert!(seed.received("CLUSTER") <= 10, "{}", seed.received("CLUSTER"));
+    assert_eq!(seed.received("CLUSTER"), 1);
     assert_eq!(seed.received("SCRIPT"), 0, "it runs none");
 }
 

@@ -38,7 +38,7 @@ use super::{
     settings::{XdsSettings, XdsTls},
 };
 use weir_net::{
-    grpc_client::{TargetTls, connect},
+    grpc_client::{StreamTls, connect},
     tls::{ALPN_H2, ClientTlsNames},
 };
 use weir_observe::text::{shortened, with_causes};
@@ -212,7 +212,7 @@ impl XdsClient {
             None => None,
             Some(XdsTls { files, server_name }) => {
                 let loaded = files.load_aside(NAMES, &[ALPN_H2]).await;
-                Some(TargetTls { config: loaded.map_err(|error| error.to_string())?, server_name })
+                Some(StreamTls { config: loaded.map_err(|error| error.to_string())?, server_name })
             }
         };
         let limit = CONNECT_TIMEOUT.min(self.settings.response_timeout);

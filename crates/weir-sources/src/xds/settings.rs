@@ -5,13 +5,13 @@ use std::{path::PathBuf, time::Duration};
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use weir_config::RuleDefaults;
-use weir_net::{grpc_client::Target, tls::ClientTls};
+use weir_net::{Address, tls::ClientTls};
 
 /// How to get rules from a control plane.
 #[derive(Clone, Debug)]
 pub struct XdsSettings {
     /// `CONFIG_GRPC_XDS_SERVER_URL`: the control plane.
-    pub server: Target,
+    pub server: Address,
     /// `CONFIG_GRPC_XDS_SERVER_USE_TLS` and its files.
     pub tls: Option<XdsTls>,
     /// `CONFIG_GRPC_XDS_NODE_ID`: how the control plane knows this service.

@@ -13,13 +13,13 @@ use tokio::time;
 
 use super::{
     cluster::Cluster,
-    command::{CommandOutcome, Retry, malformed_reply},
-    protocol::{PipelineReply, RedisProtocol, RedisServer},
-    request::{ExchangedBatch, NodeBatch, NodeRequest, Route, RoutedRequest},
-    resolver::Resolver,
+    command::{CommandOutcome, Retry},
+    connection::{PipelineReply, RedisProtocol, RedisServer},
+    request::{NodeBatch, NodeRequest, Route, RoutedRequest},
+    resolver::{Resolver, Sentinels},
     settings::{Login, RedisEndpoint, Topology},
 };
-use crate::transport::{Backoff, REDIS, RandomGenerator, ServerState, TransportMetrics};
+use crate::transport::{Backoff, ServerState, TransportMetrics, malformed_reply};
 use weir_limit::Timestamp;
 use weir_observe::Metric;
 use weir_store::remote::{RemoteError, StoreNode, Urgency};
@@ -33,53 +33,46 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// While the cluster is down.
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-pub(super) struct ServerPool {
+pub(super) struct RedisServers {
     name: &'static str,
     node: StoreNode,
     endpoint: Arc<RedisEndpoint>,
-    servers: PoolServers,
+    nodes: RedisNodes,
     metrics: Arc<TransportMetrics>,
 }
 
-enum PoolServers {
+enum RedisNodes {
     One(RedisServer),
     Cluster(Arc<Cluster>),
 }
 
-pub(super) struct PoolReplies<T> {
+pub(super) struct NodeReplies<T> {
     /// The clock of the last server that replied.
     pub(super) now: Option<Timestamp>,
     pub(super) replies: Vec<Result<T, RemoteError>>,
 }
 
-// === impl ServerPool ===
+// === impl RedisServers ===
 
-impl ServerPool {
-    pub(super) fn open(
-        name: &'static str,
-        endpoint: RedisEndpoint,
-        backoff: Backoff,
-        random: &Arc<RandomGenerator>,
-    ) -> Self {
+impl RedisServers {
+    pub(super) fn open(name: &'static str, endpoint: RedisEndpoint, backoff: Backoff) -> Self {
         let endpoint = Arc::new(endpoint);
         let metrics = Arc::new(TransportMetrics::default());
-        let servers = match (&endpoint.topology, Resolver::of(&endpoint.topology)) {
-            (Topology::Cluster(seeds), _) => PoolServers::Cluster(Cluster::open(
-                Arc::clone(&endpoint),
-                seeds.clone(),
-                backoff,
-                Arc::clone(&metrics),
-                Arc::clone(random),
-            )),
-            (_, Some(resolver)) => PoolServers::One(RedisServer::open(
-                RedisProtocol { endpoint: Arc::clone(&endpoint), resolver },
-                backoff,
-                Arc::clone(&metrics),
-                Arc::clone(random),
-            )),
-            (_, None) => unreachable!("every Redis that is not a cluster has a resolver"),
+        let one = |resolver| {
+            let protocol = RedisProtocol { endpoint: Arc::clone(&endpoint), resolver };
+            RedisNodes::One(RedisServer::open(protocol, backoff, Arc::clone(&metrics)))
         };
-        Self { name, node: node(name, ()), endpoint, servers, metrics }
+        let nodes = match endpoint.topology.clone() {
+            Topology::Single(address) => one(Resolver::Fixed(address)),
+            Topology::Sentinel { master, sentinels, auth: _ } => {
+                one(Resolver::Sentinels(Sentinels { master, addresses: sentinels }))
+            }
+            Topology::Cluster(seeds) => {
+                let (endpoint, metrics) = (Arc::clone(&endpoint), Arc::clone(&metrics));
+                RedisNodes::Cluster(Cluster::open(endpoint, seeds, backoff, metrics))
+            }
+        };
+        Self { name, node: node(name, ()), endpoint, nodes, metrics }
     }
 
     /// Requests for one key keep their order. Each server has its own batches, retries and pauses, and delays no other.
@@ -87,11 +80,11 @@ impl ServerPool {
         &self,
         requests: Vec<RoutedRequest<R>>,
         urgency: Urgency,
-    ) -> PoolReplies<R::Reply> {
+    ) -> NodeReplies<R::Reply> {
         self.metrics.calls.add(1);
         self.metrics.commands.add(requests.len() as u64);
         let deadline = Instant::now() + self.endpoint.timeout;
-        if let PoolServers::Cluster(cluster) = &self.servers {
+        if let RedisNodes::Cluster(cluster) = &self.nodes {
             // if the slots are still unknown at the deadline, routing reports it
             let _ = time::timeout_at(deadline.into(), cluster.ready()).await;
         }
@@ -105,7 +98,7 @@ impl ServerPool {
             for batch in self.batches(waiting, urgency, &mut replies) {
                 batches.push(self.exchange(batch, pause, urgency, deadline));
             }
-            let Some(ExchangedBatch { server, requests, received }) = batches.next().await else { break };
+            let Some((server, requests, received)) = batches.next().await else { break };
             waiting = Vec::new();
             let mut values = received.map(|received| {
                 now = now.max(received.now);
@@ -141,7 +134,7 @@ impl ServerPool {
         };
         let replies: Vec<_> = replies.into_iter().map(reply).collect();
         replies.iter().filter_map(|reply| reply.as_ref().err()).for_each(|error| self.metrics.error(error));
-        PoolReplies { now, replies }
+        NodeReplies { now, replies }
     }
 
     pub(super) async fn run_one<R: NodeRequest>(
@@ -149,7 +142,7 @@ impl ServerPool {
         request: R,
         urgency: Urgency,
     ) -> (Option<Timestamp>, Result<R::Reply, RemoteError>) {
-        let PoolReplies { now, replies } = self.run(vec![RoutedRequest::new(0, request)], urgency).await;
+        let NodeReplies { now, replies } = self.run(vec![RoutedRequest::new(0, request)], urgency).await;
         (now, replies.into_iter().next().unwrap_or_else(|| Err(malformed_reply())))
     }
 
@@ -161,7 +154,7 @@ impl ServerPool {
         replies: &mut [Option<Result<R::Reply, RemoteError>>],
     ) -> Vec<NodeBatch<R>> {
         let cost_of = |request: &RoutedRequest<R>| request.request.encoded().cost();
-        if let PoolServers::One(server) = &self.servers
+        if let RedisNodes::One(server) = &self.nodes
             && !requests.is_empty()
             && requests.iter().map(cost_of).sum::<usize>() <= server.cost(urgency)
         {
@@ -169,8 +162,6 @@ impl ServerPool {
             return vec![NodeBatch { server: server.clone(), requests, room: 0 }];
         }
         let mut batches: Vec<NodeBatch<R>> = Vec::new();
-        // the last batch of each server, which is the only one with room
-        let mut open: Vec<usize> = Vec::new();
         for request in requests {
             let cost = cost_of(&request);
             let server = match self.server(request.request.encoded().key(), &request.route) {
@@ -180,21 +171,14 @@ impl ServerPool {
                     continue;
                 }
             };
-            let last = open.iter_mut().find(|last| batches[**last].server.is(&server));
-            match last {
-                Some(last) if batches[*last].room >= cost => {
-                    let batch = &mut batches[*last];
-                    batch.room -= cost;
-                    batch.requests.push(request);
-                }
-                last => {
-                    let room = server.cost(urgency).saturating_sub(cost);
-                    match last {
-                        Some(last) => *last = batches.len(),
-                        None => open.push(batches.len()),
-                    }
-                    batches.push(NodeBatch { server: server.into_owned(), requests: vec![request], room });
-                }
+            // only the last batch of a server has room
+            let last = batches.iter_mut().rfind(|batch| batch.server.is(&server));
+            if let Some(last) = last.filter(|last| last.room >= cost) {
+                last.room -= cost;
+                last.requests.push(request);
+            } else {
+                let room = server.cost(urgency).saturating_sub(cost);
+                batches.push(NodeBatch { server: server.into_owned(), requests: vec![request], room });
             }
         }
         batches
@@ -206,47 +190,37 @@ impl ServerPool {
         pause: Duration,
         urgency: Urgency,
         deadline: Instant,
-    ) -> ExchangedBatch<R> {
+    ) -> (RedisServer, Vec<RoutedRequest<R>>, Result<PipelineReply, RemoteError>) {
         if !pause.is_zero() {
             time::sleep(pause).await;
         }
         let NodeBatch { server, requests, .. } = batch;
-        let received = self.send(&server, &requests, urgency, deadline).await;
-        ExchangedBatch { server, requests, received }
-    }
-
-    async fn send<R: NodeRequest>(
-        &self,
-        server: &RedisServer,
-        requests: &[RoutedRequest<R>],
-        urgency: Urgency,
-        deadline: Instant,
-    ) -> Result<PipelineReply, RemoteError> {
         if urgency == Urgency::Decision && R::DECIDES {
             server.record_decision();
         }
         let (mut commands, mut loads) = (Vec::with_capacity(2 * requests.len()), false);
-        for request in requests {
+        for request in &requests {
             let load = request.route.load_script && !loads;
             loads |= load;
             request.request.encoded().write(load, request.route.is_asking, &mut commands);
         }
-        server.exchange(commands, urgency, deadline).await
+        let received = server.exchange(commands, urgency, deadline).await;
+        (server, requests, received)
     }
 
     fn server(&self, key: &str, route: &Route) -> Result<Cow<'_, RedisServer>, RemoteError> {
-        match (&self.servers, &route.server) {
-            (PoolServers::One(server), _) => Ok(Cow::Borrowed(server)),
-            (PoolServers::Cluster(cluster), Some(address)) => cluster.server(address).map(Cow::Owned),
-            (PoolServers::Cluster(cluster), None) => cluster.server_of_key(key).map(Cow::Owned),
+        match (&self.nodes, &route.server) {
+            (RedisNodes::One(server), _) => Ok(Cow::Borrowed(server)),
+            (RedisNodes::Cluster(cluster), Some(address)) => cluster.server(address).map(Cow::Owned),
+            (RedisNodes::Cluster(cluster), None) => cluster.server_of_key(key).map(Cow::Owned),
         }
     }
 
     /// A Redis that is not a cluster is one node, whichever server is its master.
     pub(super) fn node(&self, key: impl FnOnce() -> String) -> StoreNode {
-        match &self.servers {
-            PoolServers::One(_) => self.node,
-            PoolServers::Cluster(cluster) => node(self.name, cluster.holder(&key())),
+        match &self.nodes {
+            RedisNodes::One(_) => self.node,
+            RedisNodes::Cluster(cluster) => node(self.name, cluster.holder(&key())),
         }
     }
 
@@ -260,24 +234,24 @@ impl ServerPool {
         let mut route = Route::default();
         let is_bounded = !matches!(retry, Retry::ClusterDown(_));
         let key = request.request.encoded().key();
-        match (retry, &self.servers) {
+        match (retry, &self.nodes) {
             (Retry::LoadScript, _) => route.load_script = true,
             (Retry::OtherWindow(now), _) => request.request.move_to_window(now),
-            (Retry::Moved(Some(address)), PoolServers::Cluster(cluster)) => {
+            (Retry::Moved(Some(address)), RedisNodes::Cluster(cluster)) => {
                 cluster.moved(key, address.clone());
                 route.server = Some(address);
             }
-            (Retry::Moved(None), PoolServers::Cluster(cluster)) => {
+            (Retry::Moved(None), RedisNodes::Cluster(cluster)) => {
                 // only a look-up of the slots can tell where the key is
                 route.pause = LONGEST_PAUSE.min(PAUSE * (1 << request.attempts.min(8)));
                 cluster.refresh();
             }
-            (Retry::Ask(address), PoolServers::Cluster(_)) => {
+            (Retry::Ask(address), RedisNodes::Cluster(_)) => {
                 route.is_asking = true;
                 route.server = Some(address);
             }
-            (Retry::Later(_), PoolServers::Cluster(_)) => route.pause = PAUSE,
-            (Retry::ClusterDown(error), PoolServers::Cluster(cluster)) => {
+            (Retry::Later(_), RedisNodes::Cluster(_)) => route.pause = PAUSE,
+            (Retry::ClusterDown(error), RedisNodes::Cluster(cluster)) => {
                 // lasts until a replica has taken over, or the servers see each other again
                 route.pause = LONGEST_PAUSE.min(PAUSE * (1 << request.attempts.min(8)));
                 if Instant::now() + route.pause >= deadline {
@@ -285,12 +259,12 @@ impl ServerPool {
                 }
                 cluster.refresh();
             }
-            (Retry::ReadOnly(_), PoolServers::Cluster(cluster)) => {
+            (Retry::ReadOnly(_), RedisNodes::Cluster(cluster)) => {
                 server.renew();
                 cluster.refresh();
                 route.pause = PAUSE;
             }
-            (Retry::ReadOnly(error), PoolServers::One(_)) => {
+            (Retry::ReadOnly(error), RedisNodes::One(_)) => {
                 // sentinels may report a new master, and a host name may resolve to a new server
                 server.renew();
                 if !matches!(self.endpoint.topology, Topology::Sentinel { .. }) {
@@ -298,11 +272,11 @@ impl ServerPool {
                 }
                 route.pause = PAUSE;
             }
-            (Retry::Moved(_) | Retry::Ask(_), PoolServers::One(_)) => {
+            (Retry::Moved(_) | Retry::Ask(_), RedisNodes::One(_)) => {
                 const CLUSTER: &str = "it is part of a cluster; set REDIS_TYPE to CLUSTER";
                 return Err(RemoteError::Rejected(CLUSTER.into()));
             }
-            (Retry::Later(error) | Retry::ClusterDown(error), PoolServers::One(_)) => {
+            (Retry::Later(error) | Retry::ClusterDown(error), RedisNodes::One(_)) => {
                 return Err(RemoteError::Rejected(error));
             }
         }
@@ -315,14 +289,14 @@ impl ServerPool {
     }
 
     pub(super) fn states(&self) -> (Vec<ServerState>, Option<String>) {
-        match &self.servers {
-            PoolServers::One(server) => (vec![server.state()], None),
-            PoolServers::Cluster(cluster) => (cluster.states(), cluster.error()),
+        match &self.nodes {
+            RedisNodes::One(server) => (vec![server.state()], None),
+            RedisNodes::Cluster(cluster) => (cluster.states(), cluster.error()),
         }
     }
 
     pub(super) fn metrics(&self) -> Vec<Metric> {
-        let metrics = self.metrics.metrics(&REDIS, &self.states().0);
+        let metrics = self.metrics.of_redis(&self.states().0);
         metrics.into_iter().map(|metric| metric.label("redis", self.name)).collect()
     }
 }

@@ -8,6 +8,7 @@ use super::{
     request::NodeRequest,
     script,
 };
+use crate::transport::malformed_reply;
 use weir_limit::{
     Period, Timestamp,
     share::{MemberCounts, PoolTable},
@@ -84,14 +85,12 @@ impl ShareRequest {
             }
         }
         let keys = name::pool(&settings.prefix, target, *cycle);
-        Self(EncodedCommand::Run { script: &script::POOL, keys, arguments: arguments.0 })
+        Self(EncodedCommand::Run { script: &script::POOLS, keys, arguments: arguments.0 })
     }
 }
 
 impl NodeRequest for ShareRequest {
     type Reply = PoolOutcome;
-
-    const DECIDES: bool = true;
 
     fn encoded(&self) -> &EncodedCommand {
         &self.0
@@ -103,10 +102,8 @@ impl NodeRequest for ShareRequest {
             Value::Array(parts) => table(parts),
             _ => text(value).and_then(granted),
         };
-        CommandOutcome::Done(outcome.ok_or_else(command::malformed_reply))
+        CommandOutcome::Done(outcome.ok_or_else(malformed_reply))
     }
-
-    fn move_to_window(&mut self, _now: Timestamp) {}
 }
 
 /// Parses `cycle|…`, or only the number of the cycle that is open.
