@@ -20,17 +20,17 @@ pub struct Target {
 
 /// All targets.
 pub const TARGETS: [Target; 12] = [
-    target("disk_record", 4, 8, store::disk::fuzz::record),
-    target("dns_answer", 4, 8, store::dns::fuzz::answer),
-    target("grpc_frame", 4, 16, server::fuzz::frame),
-    target("grpc_message", 4, 8, server::fuzz::message),
-    target("http2", 8, 8, server::fuzz::connection),
-    target("json", 4, 8, server::fuzz::json),
-    target("memcached_reply", 4, 8, store::memcached::fuzz::reply),
-    target("redis_commands", 8, 8, server::fuzz::redis_commands),
-    target("redis_reply", 4, 8, store::redis::fuzz::reply),
-    target("redis_slots", 4, 8, store::redis::fuzz::slots),
-    target("rules", 4, 32, config::fuzz::rules),
+    target("disk_record", 4, 8, weir_disk::fuzz::record),
+    target("dns_answer", 4, 8, weir_net::dns::fuzz::answer),
+    target("grpc_frame", 4, 16, weir_server::fuzz::frame),
+    target("grpc_message", 4, 8, weir_server::fuzz::message),
+    target("http2", 8, 8, weir_server::fuzz::connection),
+    target("json", 4, 8, weir_server::fuzz::json),
+    target("memcached_reply", 4, 8, weir_remotes::memcached::fuzz::reply),
+    target("redis_commands", 8, 8, weir_server::fuzz::redis_commands),
+    target("redis_reply", 4, 8, weir_remotes::redis::fuzz::reply),
+    target("redis_slots", 4, 8, weir_remotes::redis::fuzz::slots),
+    target("rules", 4, 32, weir_config::fuzz::rules),
     target("xds_resource", 4, 32, xds::fuzz::resource),
 ];
 

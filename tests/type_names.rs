@@ -7,7 +7,7 @@ use std::{
 };
 
 /// The names that several crates may define: each is read beside the name of its crate or module.
-const SEVERAL: [&str; 18] = [
+const SEVERAL: [&str; 17] = [
     "AcquireError",
     "Auth",
     "Bucket",
