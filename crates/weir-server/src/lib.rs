@@ -22,9 +22,11 @@ macro_rules! named {
     };
 }
 
+mod answer;
 pub mod bounds;
 mod connections;
 pub mod conversion;
+mod field_writer;
 #[cfg(any(debug_assertions, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The bytes before each message: a flag for compression, and the length in four bytes.
-pub(super) const PREFIX: usize = 5;
+pub(crate) const PREFIX: usize = 5;
 
 /// Reads the whole body of a call of one message, within `arrival`. `account` holds what has arrived until the returned
 /// [`AccountHold`] is dropped; a body that arrived whole needs none.

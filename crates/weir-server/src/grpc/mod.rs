@@ -4,7 +4,6 @@ mod acquire;
 mod call_headers;
 mod connection;
 mod decode;
-mod encode;
 #[cfg(any(debug_assertions, fuzzing))]
 pub(super) mod fuzz;
 mod health;
@@ -15,8 +14,8 @@ mod server;
 mod service;
 mod status;
 mod tokens;
-mod writer;
 
 pub use acquire::AcquireService;
+pub(crate) use message::PREFIX;
 pub use server::{Server, ServerError};
 pub use service::Service;

@@ -17,12 +17,11 @@ use super::{
     acquire::AcquireService,
     call_headers,
     decode::{MessageError, decode},
-    encode::encode,
     message,
     status::of_limit_error,
-    writer::FieldWriter,
 };
 use crate::{
+    answer::encode,
     bounds::{Bound, Exceeded, RequestBounds},
     connections::ConnectionAccount,
     headers::ResponseHeaders,
@@ -165,9 +164,7 @@ impl<S: Store> Service<S> {
             if let Some(span) = span {
                 span.decided(&request, verdict);
             }
-            let mut out = FieldWriter::new();
-            encode(verdict, &self.headers.render(verdict), &mut out);
-            out.finish()
+            encode(verdict, &self.headers.render(verdict))
         });
         response.await.map_err(|error| of_limit_error(&error))
     }

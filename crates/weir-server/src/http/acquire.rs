@@ -12,17 +12,12 @@ use serde_json::{Map, Value};
 
 use super::{
     client::HttpClient,
-    json::{JsonApi, JsonError, LARGE},
+    json::{JsonAnswer, JsonApi, JsonError, LARGE},
 };
-use crate::{
-    connections::AccountHold,
-    conversion::{self, response},
-    log, wait,
-};
+use crate::{connections::AccountHold, conversion, log, wait};
 use weir_limit::{Code, Period, line::Rejection};
 use weir_limiter::{AcquireError, LimitError};
 use weir_observe::throttle::Throttle;
-use weir_proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use weir_store::{Store, StoreError};
 
 const MAX_WAIT: &str = "maxWait";
@@ -47,7 +42,7 @@ enum AcquireFailure {
 }
 
 struct Answered {
-    response: RateLimitResponse,
+    response: JsonAnswer,
     status: StatusCode,
     /// The fields beside those of a response at `/json`.
     fields: Vec<(&'static str, String)>,
@@ -105,7 +100,7 @@ impl<S: Store> AcquireApi<S> {
             .inspect_err(|_| context.stats.service_error.add(1))?;
         let acquired = context.limiter.acquire(&request, max_wait, &*context.clock, |verdict, acquired| {
             log::decision(&request, verdict);
-            let response = response(verdict, &context.headers.render(verdict));
+            let response = self.json.answer_of(verdict);
             let (reason, retry_after) = match acquired.rejection {
                 None => {
                     let fields = vec![("waited", wait::duration(acquired.waited).to_string())];

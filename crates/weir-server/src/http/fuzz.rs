@@ -5,6 +5,7 @@
 use std::sync::{Arc, LazyLock};
 
 use futures_util::FutureExt as _;
+use prost::Message as _;
 
 use super::{context::ServiceContext, json::JsonApi};
 use crate::{
@@ -15,6 +16,7 @@ use crate::{
     health::Health,
 };
 use weir_export::prometheus::MetricNames;
+use weir_proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use weir_store::MemoryStore;
 
 /// Also encodes the message as JSON again, which must decode to the same.
@@ -26,10 +28,11 @@ pub fn json(input: &[u8]) {
     // the store in memory waits for nothing
     let decided = API.handle(input, &mut hold, None).now_or_never().expect("a result");
     let sent = API.decode(input);
-    if let Ok(response) = decided {
+    if let Ok(answer) = decided {
         let request = sent.as_ref().expect("it was decided");
+        let response = RateLimitResponse::decode(&*answer.message).expect("a response");
         assert_eq!(response.statuses.len(), request.descriptors.len());
-        let encoded = API.encode(&response);
+        let encoded = API.encode(&answer);
         assert!(encoded.headers().contains_key("content-type"), "{encoded:?}");
     }
     if let Ok(request) = sent {

@@ -8,24 +8,24 @@ use axum::{
     http::{StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
 };
-use prost::Message;
+use bytes::Bytes;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 use tokio::{runtime::Handle, sync::Semaphore, task::spawn_blocking};
 
 use super::{client::HttpClient, context::ServiceContext};
 use crate::{
+    answer::encode,
     bounds::{RequestBounds, TooLarge},
     connections::{AccountHold, TooManyBytes},
-    conversion::{self, ConversionError, response},
+    conversion::{self, ConversionError},
+    grpc::PREFIX,
     log,
 };
 use weir_export::trace::{RequestSpan, SpanCall};
+use weir_limit::{Code, Verdict};
 use weir_limiter::LimitError;
 use weir_observe::{MethodStats, throttle::Throttle};
-use weir_proto::{
-    self as proto,
-    envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code},
-};
+use weir_proto::{self as proto, envoy::service::ratelimit::v3::RateLimitRequest};
 use weir_store::{Store, TakeOptions};
 
 const REQUEST: &str = "envoy.service.ratelimit.v3.RateLimitRequest";
@@ -65,6 +65,12 @@ pub(super) enum JsonError {
     TooLarge(#[from] TooLarge),
     #[error(transparent)]
     TooManyBytes(#[from] TooManyBytes),
+}
+
+/// A `RateLimitResponse`, and whether it admits the request.
+pub(super) struct JsonAnswer {
+    pub(super) code: Code,
+    pub(super) message: Bytes,
 }
 
 pub(super) async fn decide<S: Store>(
@@ -169,8 +175,8 @@ impl<S: Store> JsonApi<S> {
         span: Option<Box<RequestSpan>>,
     ) -> Response {
         match self.handle(body, &mut hold, span.as_deref()).await {
-            Ok(response) => {
-                let response = self.encode(&response);
+            Ok(answer) => {
+                let response = self.encode(&answer);
                 if let Some(span) = span {
                     span.end(response.status().as_u16().into(), None);
                 }
@@ -198,22 +204,26 @@ impl<S: Store> JsonApi<S> {
         body: &[u8],
         hold: &mut AccountHold,
         span: Option<&RequestSpan>,
-    ) -> Result<RateLimitResponse, JsonError> {
+    ) -> Result<JsonAnswer, JsonError> {
         let now = self.context.clock.now();
         self.check_size(body, hold)?;
         let message = self.decode(body)?;
         let request =
             conversion::request(&message).inspect_err(|_| self.context.stats.service_error.add(1))?;
-        let headers = &self.context.headers;
         let options = TakeOptions { record: span.map(RequestSpan::record), ..TakeOptions::default() };
         let decided = self.context.limiter.decide_with(&request, now, options, |verdict| {
             log::decision(&request, verdict);
             if let Some(span) = span {
                 span.decided(&request, verdict);
             }
-            response(verdict, &headers.render(verdict))
+            self.answer_of(verdict)
         });
         Ok(decided.await?)
+    }
+
+    pub(super) fn answer_of(&self, verdict: &Verdict<'_>) -> JsonAnswer {
+        let message = encode(verdict, &self.context.headers.render(verdict)).slice(PREFIX..);
+        JsonAnswer { code: verdict.code, message }
     }
 
     pub(super) const fn context(&self) -> &ServiceContext<S> {
@@ -250,24 +260,23 @@ impl<S: Store> JsonApi<S> {
     }
 
     /// With the fields in the order of their names.
-    pub(super) fn json(&self, response: &RateLimitResponse) -> Result<serde_json::Value, String> {
-        serde_json::to_value(self.dynamic(response)?).map_err(|error| error.to_string())
+    pub(super) fn json(&self, answer: &JsonAnswer) -> Result<serde_json::Value, String> {
+        serde_json::to_value(self.dynamic(answer)?).map_err(|error| error.to_string())
     }
 
-    fn dynamic(&self, response: &RateLimitResponse) -> Result<DynamicMessage, String> {
-        let message = DynamicMessage::decode(self.response.clone(), response.encode_to_vec().as_slice());
+    fn dynamic(&self, answer: &JsonAnswer) -> Result<DynamicMessage, String> {
+        let message = DynamicMessage::decode(self.response.clone(), &*answer.message);
         message.map_err(|error| error.to_string())
     }
 
-    pub(super) fn encode(&self, response: &RateLimitResponse) -> Response {
-        let status = match response.overall_code() {
+    pub(super) fn encode(&self, answer: &JsonAnswer) -> Response {
+        let status = match answer.code {
             Code::Ok => StatusCode::OK,
             Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
-            Code::Unknown => StatusCode::INTERNAL_SERVER_ERROR,
         };
         // with the fields in the order of their numbers, as envoyproxy/ratelimit writes them
         let json = self
-            .dynamic(response)
+            .dynamic(answer)
             .and_then(|message| serde_json::to_string(&message).map_err(|error| error.to_string()));
         match json {
             Ok(json) => (status, [(CONTENT_TYPE, "application/json")], json).into_response(),
@@ -282,6 +291,7 @@ impl<S: Store> JsonApi<S> {
 #[cfg(any(debug_assertions, fuzzing))]
 impl<S> JsonApi<S> {
     pub(super) fn json_of(&self, request: &RateLimitRequest) -> String {
+        use prost::Message as _;
         let message = DynamicMessage::decode(self.request.clone(), request.encode_to_vec().as_slice());
         serde_json::to_string(&message.expect("a message")).expect("JSON")
     }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::message::PREFIX;
+use crate::grpc::PREFIX;
 
 /// The length of most responses, which need no buffer of their own.
 const SHORT: usize = 256;
@@ -18,7 +18,7 @@ const CONTINUED: u64 = 0x8080_8080_8080_8080;
 /// The length of `short` after a message has exceeded it.
 const EXCEEDED: usize = usize::MAX;
 
-pub(super) struct FieldWriter {
+pub(crate) struct FieldWriter {
     short: [u8; SHORT],
     length: usize,
     /// The whole message, once it exceeds `short`.
@@ -28,13 +28,13 @@ pub(super) struct FieldWriter {
 // === impl FieldWriter ===
 
 impl FieldWriter {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { short: [0; SHORT], length: PREFIX, long: Vec::new() }
     }
 
     /// Writes a numeric field below 128; omits 0, as protobuf specifies.
     #[inline]
-    pub(super) fn small(&mut self, field: u8, value: u8) {
+    pub(crate) fn small(&mut self, field: u8, value: u8) {
         debug_assert!(usize::from(value) <= ONE_BYTE);
         if value != 0 {
             self.put([field << 3, value], 2);
@@ -42,20 +42,20 @@ impl FieldWriter {
     }
 
     #[inline]
-    pub(super) fn number(&mut self, field: u8, value: u64) {
+    pub(crate) fn number(&mut self, field: u8, value: u64) {
         if value != 0 {
             self.keyed(field << 3, value);
         }
     }
 
     #[inline]
-    pub(super) fn text(&mut self, field: u8, text: &str) {
+    pub(crate) fn text(&mut self, field: u8, text: &str) {
         if !text.is_empty() {
             self.bytes(field, text.as_bytes());
         }
     }
 
-    pub(super) fn bytes(&mut self, field: u8, bytes: &[u8]) {
+    pub(crate) fn bytes(&mut self, field: u8, bytes: &[u8]) {
         self.keyed(field << 3 | 2, bytes.len() as u64);
         let room = self.short.get_mut(self.length..).and_then(|rest| rest.get_mut(..bytes.len()));
         match room {
@@ -68,7 +68,7 @@ impl FieldWriter {
     }
 
     #[inline]
-    pub(super) fn message(&mut self, field: u8, write: impl FnOnce(&mut Self)) {
+    pub(crate) fn message(&mut self, field: u8, write: impl FnOnce(&mut Self)) {
         // the length precedes the content and nearly always has one byte: moving the few longer messages is cheaper
         // than measuring all of them first
         self.put([field << 3 | 2, 0], 2);
@@ -81,7 +81,7 @@ impl FieldWriter {
         }
     }
 
-    pub(super) fn finish(mut self) -> Bytes {
+    pub(crate) fn finish(mut self) -> Bytes {
         // the size of a response is proportional to its request's, whose bound is far below u32::MAX
         let length = u32::try_from(self.position() - PREFIX).unwrap_or(u32::MAX);
         let written = self.written();
