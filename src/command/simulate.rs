@@ -8,12 +8,15 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, ValueEnum};
+use clap::{
+    Args,
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
+};
 use weir_coordinate::{
     Coordinated, CoordinationSettings,
     simulated::{Network, SimulatedRemote},
 };
-use weir_limit::{Algorithm, Bucket, Coordination, Period, Refill, RuleCoordination, Tier};
+use weir_limit::{AlgorithmKind, Coordination, Period, RuleCoordination, Tier};
 
 use super::{
     error::{CommandResult, failed},
@@ -65,8 +68,8 @@ pub struct Simulate {
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_period)]
     pub period: Period,
     /// Algorithm of the limit
-    #[arg(long, value_name = "NAME", default_value = "fixed_window")]
-    pub algorithm: AlgorithmName,
+    #[arg(long, value_name = "NAME", default_value = "fixed_window", value_parser = algorithms())]
+    pub algorithm: AlgorithmKind,
     /// Tokens in a full token bucket [default: the limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub burst: Option<u32>,
@@ -115,18 +118,6 @@ pub struct Simulate {
     pub share: SimulateShare,
 }
 
-/// The algorithms by their names on the command line.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub enum AlgorithmName {
-    /// At most the limit in each window.
-    FixedWindow,
-    /// At most the limit in any period.
-    SlidingWindow,
-    /// A burst, and the limit in each period.
-    TokenBucket,
-}
-
 /// The modes that are compared unless others are named: those that share a counter, and none.
 const COMPARED: [Coordination; 5] = [
     Coordination::Auto,
@@ -157,6 +148,12 @@ fn parse_time(text: &str) -> Result<Duration, &'static str> {
 fn parse_wait(text: &str) -> Result<Duration, &'static str> {
     parse_time(text)
         .and_then(|time| if time > LONGEST_WAIT { Err("callers wait for 1h at most") } else { Ok(time) })
+}
+
+/// Parses the name of an algorithm.
+fn algorithms() -> impl TypedValueParser<Value = AlgorithmKind> {
+    let known = AlgorithmKind::ALL.map(|kind| PossibleValue::new(kind.name()).help(kind.summary()));
+    PossibleValuesParser::new(known).map(|name| AlgorithmKind::parse(&name).unwrap_or_default())
 }
 
 fn parse_interval(text: &str) -> Result<Duration, &'static str> {
@@ -227,16 +224,12 @@ impl Simulate {
     }
 
     fn tier(&self) -> CommandResult<Tier> {
-        let burst = self.burst.unwrap_or(self.limit);
-        let algorithm = match self.algorithm {
-            AlgorithmName::TokenBucket => {
-                Algorithm::TokenBucket(Bucket { burst, refill: Refill::Continuous, strict: false })
-            }
-            _ if self.burst.is_some() => return Err(BURST.into()),
-            AlgorithmName::FixedWindow => Algorithm::FixedWindow,
-            AlgorithmName::SlidingWindow => Algorithm::SlidingWindow,
-        };
-        Ok(Tier { requests: self.limit, period: self.period, algorithm })
+        if self.burst.is_some() && !self.algorithm.refills() {
+            return Err(BURST.into());
+        }
+        let algorithm = self.algorithm.for_limit(self.limit);
+        let tier = Tier { requests: self.limit, period: self.period, algorithm };
+        Ok(tier.with_limits(self.limit, self.burst.unwrap_or(self.limit)))
     }
 
     /// The offered requests, as a multiple of the limit.

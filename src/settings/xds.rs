@@ -3,6 +3,7 @@
 use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
 use weir_config::RuleDefaults;
+use weir_limit::AlgorithmKind;
 use weir_net::{grpc_client::Address, tls::ClientTls};
 use weir_sources::xds::{XdsBackoff, XdsSettings, XdsTls};
 
@@ -18,9 +19,8 @@ pub(super) fn xds(
 ) -> Option<XdsSettings> {
     let is_wanted = is_wanted(read);
     // parsed even without effect, so that typing errors in weir's own variables are reported
-    let defaults = read.optional("WEIR_XDS_ALGORITHM", |text| {
-        RuleDefaults::of_algorithm(text).ok_or("fixed_window, sliding_window or token_bucket")
-    });
+    let defaults = read
+        .optional("WEIR_XDS_ALGORITHM", |text| RuleDefaults::of_algorithm(text).ok_or(AlgorithmKind::NAMES));
     let response_timeout = read.parsed("WEIR_XDS_RESPONSE_TIMEOUT", parse::positive_duration);
     if !is_wanted {
         warnings.extend(read.without_effect("xDS", "CONFIG_TYPE is not GRPC_XDS_SOTW"));

@@ -2,8 +2,6 @@
 
 use std::fmt::Write as _;
 
-use weir_limit::Algorithm;
-
 use super::{
     AdmittedSeries, Scenario,
     svg::{Drawing, HEAD, LEFT, RIGHT},
@@ -66,12 +64,11 @@ pub fn chart(scenario: &Scenario, title: &str, modes: &[Panel]) -> String {
         }
     }
     time(&mut svg, &Axes { seconds, most, bottom });
-    let counted = match scenario.tier.algorithm {
-        Algorithm::FixedWindow => "requests admitted in the window so far",
-        Algorithm::SlidingWindow | Algorithm::TokenBucket(_) => "requests admitted in the last period",
-    };
+    let counted = if scenario.tier.has_windows() { "in the window so far" } else { "in the last period" };
     let place = format_args!("translate(16 {:.1}) rotate(-90)", f64::midpoint(HEAD, bottom));
-    svg.put(format_args!("<text class=\"faint middle\" transform=\"{place}\">{counted}</text>"));
+    svg.put(format_args!(
+        "<text class=\"faint middle\" transform=\"{place}\">requests admitted {counted}</text>"
+    ));
     svg.end()
 }
 

@@ -1,6 +1,6 @@
 //! The outcome of a simulation, compared with the limit's bounds.
 
-use weir_limit::{Algorithm, Period, Tier, Timestamp};
+use weir_limit::{Period, Tier, Timestamp};
 
 use super::{
     Scenario, SimulatedDecision, SimulationOutcome,
@@ -113,15 +113,13 @@ impl Admitted {
         let tier = &scenario.tier;
         let limit = f64::from(tier.requests);
         let over = |most: u64| most as f64 / limit - 1.0;
-        match tier.algorithm {
-            Algorithm::FixedWindow => {
-                over(windows(scenario).map(|(from, to)| self.within(from, to)).max().unwrap_or(0))
-            }
-            Algorithm::SlidingWindow => {
-                let most = self.arrived.iter().map(|from| self.within(*from, from.after(tier.period))).max();
-                over(most.unwrap_or(0))
-            }
-            Algorithm::TokenBucket(bucket) => self.most_above_inflow(tier) / f64::from(bucket.burst) - 1.0,
+        if tier.has_windows() {
+            over(windows(scenario).map(|(from, to)| self.within(from, to)).max().unwrap_or(0))
+        } else if tier.refills() {
+            self.most_above_inflow(tier) / f64::from(tier.capacity()) - 1.0
+        } else {
+            let most = self.arrived.iter().map(|from| self.within(*from, from.after(tier.period))).max();
+            over(most.unwrap_or(0))
         }
     }
 
@@ -146,7 +144,7 @@ impl Admitted {
         let mut arrived: Vec<Timestamp> = decisions.iter().map(|decision| decision.arrived).collect();
         arrived.sort_unstable();
         let share = |admitted: u64, possible: u64| (admitted as f64 / possible.max(1) as f64).min(1.0);
-        if scenario.tier.algorithm != Algorithm::FixedWindow || scenario.keys > 1 {
+        if !scenario.tier.has_windows() || scenario.keys > 1 {
             return share(self.arrived.len() as u64, by_one_counter(&scenario.tier, decisions));
         }
         let used = windows(scenario).map(|(from, to)| {
@@ -191,17 +189,12 @@ impl AdmittedSeries {
             let after = u128::from(whole) * u128::from(step) / u128::from(steps.max(1));
             let after = Period::from_nanos(u64::try_from(after).unwrap_or(u64::MAX));
             let now = begin.after(after);
-            let from = match tier.algorithm {
-                Algorithm::FixedWindow => now.window_end(tier.period).as_nanos(),
-                _ => now.as_nanos().saturating_add(1),
-            };
+            let end = tier.window_end(now).map(Timestamp::as_nanos);
+            let from = end.unwrap_or_else(|| now.as_nanos().saturating_add(1));
             let from = Timestamp::from_nanos(from.saturating_sub(tier.period.as_nanos()));
             (after.as_nanos() as f64 / 1e9, admitted.within(from, Timestamp::from_nanos(now.as_nanos() + 1)))
         };
-        let inflow = match tier.algorithm {
-            Algorithm::TokenBucket(_) => tier.requests,
-            _ => 0,
-        };
+        let inflow = if tier.refills() { tier.requests } else { 0 };
         Self {
             points: (0..steps).map(point).collect(),
             bound: u64::from(tier.capacity()) + u64::from(inflow),
@@ -216,15 +209,23 @@ mod tests {
     use super::*;
     use crate::simulate::{Arrivals, Skew};
     use weir_coordinate::simulated::Network;
-    use weir_limit::{Bucket, Refill};
+    use weir_limit::Bucket;
 
     const LIMIT: u32 = 4;
 
-    fn scenario(algorithm: Algorithm) -> Scenario {
+    const SECOND: Period = Period::from_secs(1);
+
+    const FIXED: Tier = Tier::fixed_window(LIMIT, SECOND);
+
+    const SLIDING: Tier = Tier::sliding_window(LIMIT, SECOND);
+
+    const BUCKET: Tier = Tier::token_bucket(LIMIT, SECOND, Bucket::of(2));
+
+    fn scenario(tier: Tier) -> Scenario {
         Scenario {
             instances: 1,
             keys: 1,
-            tier: Tier { requests: LIMIT, period: Period::from_secs(1), algorithm },
+            tier,
             load: 2.0,
             arrivals: Arrivals::Random,
             skew: Skew::Even,
@@ -247,14 +248,14 @@ mod tests {
         SimulationOutcome { decisions: admitted.iter().map(decision).collect(), calls: 3, fallbacks: 1 }
     }
 
-    fn metrics(algorithm: Algorithm, admitted: &[(u64, u64)]) -> SimulationMetrics {
-        let scenario = scenario(algorithm);
+    fn metrics(tier: Tier, admitted: &[(u64, u64)]) -> SimulationMetrics {
+        let scenario = scenario(tier);
         SimulationMetrics::of(&scenario, &outcome(&scenario, admitted))
     }
 
     /// Returns the used share, with further requests that were rejected at the milliseconds `rejected`.
-    fn used(algorithm: Algorithm, admitted: &[(u64, u64)], rejected: &[u64]) -> f64 {
-        let scenario = scenario(algorithm);
+    fn used(tier: Tier, admitted: &[(u64, u64)], rejected: &[u64]) -> f64 {
+        let scenario = scenario(tier);
         let rejected: Vec<(u64, u64)> = rejected.iter().map(|&millis| (millis, millis)).collect();
         let mut all = outcome(&scenario, admitted);
         let rejected = outcome(&scenario, &rejected).decisions.into_iter();
@@ -269,8 +270,7 @@ mod tests {
 
     #[test]
     fn overshoot_of_fixed_windows_is_measured_in_each_window() {
-        let metrics =
-            metrics(Algorithm::FixedWindow, &at_once([900, 950, 990, 1_000, 1_001, 1_002, 1_003, 1_999]));
+        let metrics = metrics(FIXED, &at_once([900, 950, 990, 1_000, 1_001, 1_002, 1_003, 1_999]));
         assert_eq!((metrics.overshoot, metrics.used), (0.25, 1.0));
     }
 
@@ -278,19 +278,18 @@ mod tests {
     fn the_used_share_is_relative_to_one_counter_for_all_instances() {
         // three of four requests that fit the first window were admitted, and all of the second
         let admitted = at_once([100, 200, 300, 1_500]);
-        assert_eq!(used(Algorithm::FixedWindow, &admitted, &[400, 500]), 0.75);
+        assert_eq!(used(FIXED, &admitted, &[400, 500]), 0.75);
         // one counter would have admitted four at the start, and all three that arrive a second later
         let admitted = at_once([100, 1_100, 1_500]);
-        assert_eq!(used(Algorithm::SlidingWindow, &admitted, &[100, 100, 100, 100, 1_150]), 3.0 / 7.0);
+        assert_eq!(used(SLIDING, &admitted, &[100, 100, 100, 100, 1_150]), 3.0 / 7.0);
         // two from the burst, and one from the inflow by then
-        let bucket = Bucket { burst: 2, refill: Refill::Continuous, strict: false };
-        assert_eq!(used(Algorithm::TokenBucket(bucket), &at_once([100, 350]), &[100, 100, 100]), 2.0 / 3.0);
-        assert_eq!(used(Algorithm::FixedWindow, &[], &[]), 1.0);
+        assert_eq!(used(BUCKET, &at_once([100, 350]), &[100, 100, 100]), 2.0 / 3.0);
+        assert_eq!(used(FIXED, &[], &[]), 1.0);
     }
 
     #[test]
     fn each_key_is_compared_with_the_limit_by_itself() {
-        let scenario = Scenario { keys: 2, ..scenario(Algorithm::FixedWindow) };
+        let scenario = Scenario { keys: 2, ..scenario(FIXED) };
         let mut both = outcome(&scenario, &at_once([100, 200, 300, 400, 500]));
         let other = outcome(&scenario, &at_once([100, 1_100])).decisions;
         let rejected = outcome(&scenario, &at_once([200])).decisions;
@@ -304,27 +303,26 @@ mod tests {
 
     #[test]
     fn a_rejection_is_early_while_quota_is_left() {
-        let early = |rejected: (u64, u64), algorithm| {
-            let scenario = scenario(algorithm);
+        let early = |rejected: (u64, u64), tier| {
+            let scenario = scenario(tier);
             let admitted = outcome(&scenario, &at_once([100, 200, 300, 400])).decisions;
             let rejected = outcome(&scenario, &[rejected]).decisions;
             let rejected = rejected.into_iter().map(|d| SimulatedDecision { admitted: Some(false), ..d });
             rejected_early(&scenario.tier, &admitted.into_iter().chain(rejected).collect::<Vec<_>>())
         };
-        let (fixed, sliding) = (Algorithm::FixedWindow, Algorithm::SlidingWindow);
         assert_eq!(
-            (early((300, 300), fixed), early((400, 400), fixed), early((1_000, 1_001), fixed)),
+            (early((300, 300), FIXED), early((400, 400), FIXED), early((1_000, 1_001), FIXED)),
             (1, 0, 1)
         );
-        assert_eq!((early((1_050, 1_052), sliding), early((1_150, 1_152), sliding)), (0, 1));
+        assert_eq!((early((1_050, 1_052), SLIDING), early((1_150, 1_152), SLIDING)), (0, 1));
         // it may have been decided after the last hit, or in the old window
-        assert_eq!((early((399, 401), fixed), early((999, 1_001), fixed)), (0, 0));
+        assert_eq!((early((399, 401), FIXED), early((999, 1_001), FIXED)), (0, 0));
     }
 
     #[test]
     fn a_request_that_waits_across_a_windows_end_may_count_in_either_window() {
         let admitted = [(100, 100), (200, 200), (300, 300), (400, 400), (999, 1_001)];
-        let metrics = metrics(Algorithm::FixedWindow, &admitted);
+        let metrics = metrics(FIXED, &admitted);
         assert_eq!((metrics.overshoot, metrics.used), (0.0, 1.0));
         assert_eq!((metrics.waited, metrics.calls, metrics.fallback), (0.2, 0.6, 0.2));
         assert_eq!(metrics.longest_wait, Period::from_millis(2));
@@ -333,24 +331,22 @@ mod tests {
     #[test]
     fn overshoot_of_sliding_windows_is_measured_over_any_interval() {
         let spread = at_once([500, 600, 700, 800, 1_500, 1_600, 1_700, 1_800]);
-        assert_eq!(metrics(Algorithm::SlidingWindow, &spread).overshoot, 0.0);
+        assert_eq!(metrics(SLIDING, &spread).overshoot, 0.0);
         let close = at_once([500, 600, 700, 800, 1_499, 1_600, 1_700, 1_800]);
-        assert_eq!(metrics(Algorithm::SlidingWindow, &close).overshoot, 0.25);
+        assert_eq!(metrics(SLIDING, &close).overshoot, 0.25);
     }
 
     #[test]
     fn overshoot_of_buckets_is_measured_above_the_inflow() {
-        let algorithm =
-            Algorithm::TokenBucket(Bucket { burst: 2, refill: Refill::Continuous, strict: false });
         let within = at_once([500, 500, 750, 1_000, 1_250]);
-        assert_eq!(metrics(algorithm, &within).overshoot, 0.0);
+        assert_eq!(metrics(BUCKET, &within).overshoot, 0.0);
         let over = at_once([500, 500, 750, 1_000, 1_000]);
-        assert_eq!(metrics(algorithm, &over).overshoot, 0.5);
+        assert_eq!(metrics(BUCKET, &over).overshoot, 0.5);
     }
 
     #[test]
     fn a_series_restarts_with_each_window() {
-        let scenario = scenario(Algorithm::FixedWindow);
+        let scenario = scenario(FIXED);
         let outcome = outcome(&scenario, &at_once([100, 600, 700, 1_100]));
         let series = AdmittedSeries::of(&scenario, &outcome, 4);
         assert_eq!(series.points, [(0.0, 0), (0.5, 1), (1.0, 0), (1.5, 1)]);

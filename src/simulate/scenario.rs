@@ -5,8 +5,8 @@ use std::sync::Arc;
 use clap::ValueEnum;
 use weir_coordinate::simulated::{Network, Random};
 use weir_limit::{
-    Algorithm, Bucket, Domain, KeyHasher, Limit, OverLimitPolicy, Period, Rule, RuleCoordination, RuleNode,
-    RuleSet, Tier, Timestamp, Values,
+    Domain, KeyHasher, Limit, OverLimitPolicy, Period, Rule, RuleCoordination, RuleNode, RuleSet, Tier,
+    Timestamp, Values,
 };
 
 /// The requests of all modes together: a mode takes some seconds for a million.
@@ -249,13 +249,7 @@ fn reduced(tier: &Tier, requests: u32) -> Tier {
         let reduced = u64::from(burst) * u64::from(requests) / u64::from(tier.requests.max(1));
         u32::try_from(reduced).unwrap_or(u32::MAX).max(1)
     };
-    let algorithm = match tier.algorithm {
-        Algorithm::TokenBucket(bucket) => {
-            Algorithm::TokenBucket(Bucket { burst: in_proportion(bucket.burst), ..bucket })
-        }
-        other => other,
-    };
-    Tier { requests, algorithm, ..tier.clone() }
+    tier.with_limits(requests, in_proportion(tier.capacity()))
 }
 
 /// With three significant digits, or as many as it has before the point.
@@ -295,13 +289,13 @@ pub(super) fn choose(spread: &[f64], random: &mut Random) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_limit::Refill;
+    use weir_limit::Bucket;
 
     fn scenario() -> Scenario {
         Scenario {
             instances: 3,
             keys: 1,
-            tier: Tier { requests: 1_000, period: Period::from_secs(1), algorithm: Algorithm::FixedWindow },
+            tier: Tier::fixed_window(1_000, Period::from_secs(1)),
             load: 2.0,
             arrivals: Arrivals::Random,
             skew: Skew::Even,
@@ -357,11 +351,7 @@ mod tests {
             let (scenario, part) = shortened(scenario);
             scenario.shortened_to(&part)
         };
-        let of = |requests, days: u64| Tier {
-            requests,
-            period: Period::from_secs(days * 86_400),
-            algorithm: Algorithm::FixedWindow,
-        };
+        let of = |requests, days: u64| Tier::fixed_window(requests, Period::from_secs(days * 86_400));
         assert_eq!(less(scenario()), None);
         let all = "scaled down, since all of it could take longer than a minute: ";
         for (scenario, expected) in [
@@ -386,17 +376,16 @@ mod tests {
 
     #[test]
     fn a_burst_is_reduced_as_its_limit_is() {
-        let bucket = Bucket { burst: 200, refill: Refill::Continuous, strict: false };
-        let bucket_of = |burst| Algorithm::TokenBucket(Bucket { burst, ..bucket });
-        let of = |requests, algorithm| Tier { requests, algorithm, ..scenario().tier };
-        for (algorithm, expected) in [
-            (bucket_of(200), bucket_of(50)),
-            (bucket_of(1), bucket_of(1)),
-            (Algorithm::SlidingWindow, Algorithm::SlidingWindow),
+        let second = Period::from_secs(1);
+        let bucket = |requests, burst| Tier::token_bucket(requests, second, Bucket::of(burst));
+        for (tier, expected) in [
+            (bucket(400, 200), bucket(100, 50)),
+            (bucket(400, 1), bucket(100, 1)),
+            (Tier::sliding_window(400, second), Tier::sliding_window(100, second)),
         ] {
-            assert_eq!(reduced(&of(400, algorithm), 100), of(100, expected));
+            assert_eq!(reduced(&tier, 100), expected);
         }
-        assert_eq!(reduced(&of(4, bucket_of(2)), 1_500), of(4, bucket_of(2)));
+        assert_eq!(reduced(&bucket(4, 2), 1_500), bucket(4, 2));
     }
 
     #[test]

@@ -92,13 +92,13 @@ mod tests {
     use super::*;
     use crate::simulate::{Arrivals, Skew};
     use weir_coordinate::simulated::Network;
-    use weir_limit::{Algorithm, Period, Tier};
+    use weir_limit::{Period, Tier};
 
     fn scenario(instances: usize, requests: u32) -> Scenario {
         Scenario {
             instances,
             keys: 1,
-            tier: Tier { requests, period: Period::from_secs(1), algorithm: Algorithm::FixedWindow },
+            tier: Tier::fixed_window(requests, Period::from_secs(1)),
             load: 5.0,
             arrivals: Arrivals::Random,
             skew: Skew::Even,

@@ -74,7 +74,7 @@
 //! ```
 //! use weir_client::{
 //!     limit::{
-//!         Algorithm, Descriptor, Domain, Entry, Hits, KeyHasher, Limit, Matched, OverLimitPolicy, Period,
+//!         Descriptor, Domain, Entry, Hits, KeyHasher, Limit, Matched, OverLimitPolicy, Period,
 //!         Request, ReservationRequest, Rule, RuleNode, RuleSet, Tier, Tiers, Timestamp, Values,
 //!     },
 //!     store::{MemoryStore, Store as _},
@@ -82,7 +82,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
-//! let tier = Tier { requests: 100, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
+//! let tier = Tier::fixed_window(100, Period::from_secs(60));
 //! let limit = Limit::Tiers { tiers: Tiers::from_iter([tier]), over_limit_policy: OverLimitPolicy::Ignore };
 //! let node = RuleNode { rule: Some(Rule::new(limit)), ..RuleNode::new("job", Values::Any) };
 //! let rules = RuleSet::new(&[Domain::new("batch", vec![node])], KeyHasher::random());

@@ -16,13 +16,12 @@ use super::{
     keys::KeyLevel,
     load::read_file,
     rate_limit::{coordination, give_back, shadow},
-    share,
-    tier::{self, LimitKind},
+    share, tier,
     yaml::{self, YamlNode},
 };
 use weir_limit::{
-    Algorithm, Bucket, Domain, GiveBack, Limit, OverLimitPolicy, Pattern, Refill, Rule, RuleCoordination,
-    RuleNode, Values, share::Sharing,
+    AlgorithmKind, Domain, GiveBack, Limit, OverLimitPolicy, Pattern, Rule, RuleCoordination, RuleNode,
+    Values, share::Sharing,
 };
 
 /// Algorithms, coordination and sharing for rules that set none, by domain.
@@ -34,7 +33,7 @@ pub struct RuleDefaults {
 
 #[derive(Clone, Debug, Default)]
 struct DefaultFields {
-    algorithm: Option<LimitKind>,
+    algorithm: Option<AlgorithmKind>,
     coordination: RuleCoordination,
     give_back: Option<GiveBack>,
     /// Applies to rules that are for any value of their last key.
@@ -49,8 +48,7 @@ impl RuleDefaults {
     /// Sets only the algorithm, for every domain. None if no algorithm has that `name`.
     #[must_use]
     pub fn of_algorithm(name: &str) -> Option<Self> {
-        let (_, kind) = LimitKind::NAMES.into_iter().find(|(known, _)| *known == name)?;
-        let all = DefaultFields { algorithm: Some(kind), ..DefaultFields::default() };
+        let all = DefaultFields { algorithm: Some(AlgorithmKind::parse(name)?), ..DefaultFields::default() };
         Some(Self { all, domains: Vec::new() })
     }
 
@@ -152,7 +150,7 @@ impl DefaultFields {
         let own = Self { coordination: rule.coordination, ..Self::default() };
         rule.coordination = own.or(self).coordination;
         let Limit::Tiers { tiers, over_limit_policy } = &mut rule.limit else { return };
-        if has_members && rule.sharing.is_none() && tiers[0].algorithm == Algorithm::FixedWindow {
+        if has_members && rule.sharing.is_none() && tiers[0].has_windows() {
             rule.sharing.clone_from(&self.sharing);
         }
         if rule.sharing.is_some() {
@@ -163,18 +161,11 @@ impl DefaultFields {
         if rule.shadow.is_none() {
             rule.shadow.clone_from(&self.shadow);
         }
-        for tier in tiers.iter_mut().filter(|tier| tier.algorithm == Algorithm::FixedWindow) {
-            tier.algorithm = match self.algorithm {
-                Some(LimitKind::SlidingWindow) => Algorithm::SlidingWindow,
-                // a bucket of 0 tokens would never refill; a window of 0 requests rejects everything as well
-                Some(LimitKind::TokenBucket) if tier.requests > 0 => Algorithm::TokenBucket(Bucket {
-                    burst: tier.requests,
-                    refill: Refill::Continuous,
-                    strict: false,
-                }),
-                _ => continue,
-            };
-            *over_limit_policy = OverLimitPolicy::Ignore;
+        for tier in tiers.iter_mut().filter(|tier| tier.has_windows()) {
+            tier.algorithm = self.algorithm.unwrap_or_default().for_limit(tier.requests);
+            if !tier.has_windows() {
+                *over_limit_policy = OverLimitPolicy::Ignore;
+            }
         }
     }
 }
@@ -222,13 +213,13 @@ mod tests {
         let [own, none] = applied(&defaults, "shop");
         assert_eq!((mode(&own), mode(&none)), (Coordination::Local, Coordination::Lease));
         assert_eq!(none.coordination.on_store_failure, Some(OnStoreFailure::Deny));
-        assert_eq!(own.limit.tiers()[0].algorithm, Algorithm::SlidingWindow);
+        assert_eq!(own.limit.tiers()[0].algorithm.kind(), AlgorithmKind::SlidingWindow);
         assert_eq!(own.limit.over_limit_policy(), OverLimitPolicy::Ignore);
         let [own, none] = applied(&defaults, "shop/eu");
         assert_eq!(own.limit.tiers()[0].bucket().burst, 10);
         assert_eq!(own.coordination.sync_interval, Some(Period::from_nanos(50_000_000)));
         // a bucket without tokens would be an error in a file
-        assert_eq!(none.limit.tiers()[0].algorithm, Algorithm::FixedWindow);
+        assert!(none.limit.tiers()[0].has_windows());
         assert_eq!(
             (mode(&none), none.limit.over_limit_policy()),
             (Coordination::Interval, OverLimitPolicy::Count)
@@ -249,7 +240,7 @@ mod tests {
         let borrow = |rule: &Rule| rule.sharing.as_ref().map(|sharing| sharing.borrow);
         assert_eq!(borrow(rules[0]), Some(weir_limit::share::Borrow::MaxMin));
         assert_eq!(rules[0].limit.over_limit_policy(), OverLimitPolicy::Ignore);
-        assert_eq!(rules[0].limit.tiers()[0].algorithm, Algorithm::FixedWindow);
+        assert!(rules[0].limit.tiers()[0].has_windows());
         // a rule for one value has no members, and one with its own keeps it
         assert_eq!(borrow(rules[1]), None);
         assert_eq!(borrow(rules[2]), Some(weir_limit::share::Borrow::ByDemand));
@@ -272,8 +263,9 @@ mod tests {
                  - {{key: free, rate_limit: {{unlimited: true}}}}\n"
             )
         };
-        for (domain, requests, algorithm) in
-            [("any", 5, Algorithm::SlidingWindow), ("eg", 7, Algorithm::FixedWindow)]
+        let minute = Period::from_secs(60);
+        for (domain, expected) in
+            [("any", Tier::sliding_window(5, minute)), ("eg", Tier::fixed_window(7, minute))]
         {
             let mut domains = parse("rules", &text(domain)).expect("valid rules").domains;
             defaults.apply(&mut domains);
@@ -282,9 +274,8 @@ mod tests {
                 .iter()
                 .map(|node| Some(node.rule.as_ref()?.shadow.as_ref()?.tiers()[0].clone()))
                 .collect();
-            let tier = |requests, period, algorithm| Some(Tier { requests, period, algorithm });
-            let own = tier(2, Period::from_secs(1), Algorithm::FixedWindow);
-            assert_eq!(shadows, [tier(requests, Period::from_secs(60), algorithm), own, None, None]);
+            let own = Tier::fixed_window(2, Period::from_secs(1));
+            assert_eq!(shadows, [Some(expected), Some(own), None, None]);
         }
     }
 

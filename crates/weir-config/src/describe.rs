@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::share::{ANONYMOUS, BORROW, LEND};
 use weir_limit::{
-    Algorithm, Bucket, CompiledRule, Coordination, GiveBack, Limit, OverLimitPolicy, Pattern, Refill, Rule,
-    Scope, SharedCounts, SharedStore, Tier, Values, share::Sharing,
+    Bucket, CompiledRule, Coordination, GiveBack, Limit, OverLimitPolicy, Pattern, Refill, Rule, Scope,
+    SharedCounts, SharedStore, Tier, Values, share::Sharing,
 };
 use weir_observe::text::escaped;
 
@@ -245,16 +245,12 @@ fn flags(rule: &Rule) -> [(&'static str, bool); 3] {
 
 fn tier_json(tier: &Tier) -> Value {
     let mut json = json!({ "requests": tier.requests, "per": tier.refill_period().to_string() });
-    let algorithm = match tier.algorithm {
-        Algorithm::FixedWindow => "fixed_window",
-        Algorithm::SlidingWindow => "sliding_window",
-        Algorithm::TokenBucket(Bucket { burst, refill, strict }) => {
-            json["burst"] = burst.into();
-            json["refill"] = if refill == Refill::Step { "step" } else { "continuous" }.into();
-            json["strict"] = strict.into();
-            "token_bucket"
-        }
-    };
-    json["algorithm"] = algorithm.into();
+    if tier.refills() {
+        let Bucket { burst, refill, strict } = tier.bucket();
+        json["burst"] = burst.into();
+        json["refill"] = if refill == Refill::Step { "step" } else { "continuous" }.into();
+        json["strict"] = strict.into();
+    }
+    json["algorithm"] = tier.algorithm.kind().name().into();
     json
 }

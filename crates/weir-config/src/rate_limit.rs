@@ -7,13 +7,12 @@ use super::{
     fields::Fields,
     keys::KeyLevel,
     scalar::brief,
-    share, split,
-    tier::{self, LimitKind},
+    share, split, tier,
     yaml::{Value, YamlNode, YamlPosition},
 };
 use weir_limit::{
-    Coordination, GiveBack, Limit, OnStoreFailure, OverLimitPolicy, RuleCoordination, Tier, Unit,
-    share::Sharing,
+    AlgorithmKind, Coordination, GiveBack, Limit, OnStoreFailure, OverLimitPolicy, RuleCoordination, Tier,
+    Unit, share::Sharing,
 };
 
 /// Each is a counter for each value, and every request is checked against all of them.
@@ -61,7 +60,7 @@ pub(super) fn read(node: &YamlNode, key_at: YamlPosition, report: &mut ConfigRep
 fn limit(
     fields: &Fields<'_>,
     key_at: YamlPosition,
-    inherited: Option<LimitKind>,
+    inherited: Option<AlgorithmKind>,
     report: &mut ConfigReport,
 ) -> (Option<Limit>, Option<Sharing>) {
     if fields.get("tiers").is_some() {
@@ -84,7 +83,7 @@ fn limit(
 
 pub(super) fn shadow(
     fields: &Fields<'_>,
-    inherited: Option<LimitKind>,
+    inherited: Option<AlgorithmKind>,
     report: &mut ConfigReport,
 ) -> Option<Limit> {
     let field = fields.get("shadow")?;
@@ -110,7 +109,7 @@ fn shadow_beside(
         );
         return None;
     }
-    let shadow = shadow(fields, Some(LimitKind::of(first)), report)?;
+    let shadow = shadow(fields, Some(first.algorithm.kind()), report)?;
     if shadow == *enforced {
         report.warn(field.key_at, "this 'shadow' is the limit itself, so it would reject the same requests");
     }
@@ -148,7 +147,7 @@ pub(super) fn give_back(fields: &Fields<'_>, report: &mut ConfigReport) -> Optio
 /// The tier that is shared becomes the first one of the limit.
 fn tiers(
     fields: &Fields<'_>,
-    inherited: Option<LimitKind>,
+    inherited: Option<AlgorithmKind>,
     report: &mut ConfigReport,
 ) -> Option<(Limit, Option<Sharing>)> {
     for key in KeyLevel::Tier.keys().filter(|key| *key != "algorithm") {

@@ -11,7 +11,7 @@ use super::{
     yaml::{Value, YamlNode, YamlPosition},
 };
 use weir_limit::{
-    Algorithm, Tier,
+    Tier,
     share::{Anonymous, Borrow, Lend, MAX_MEMBERS, MAX_WEIGHTS, Sharing},
 };
 
@@ -19,7 +19,7 @@ use weir_limit::{
 pub(super) fn read(fields: &Fields<'_>, read: Option<&Read>, report: &mut ConfigReport) -> Option<Sharing> {
     let field = fields.get("share")?;
     let is_smooth = read.is_some_and(|read| read.pace.is_some());
-    if is_smooth || read.is_some_and(|read| read.tier.algorithm != Algorithm::FixedWindow) {
+    if is_smooth || read.is_some_and(|read| !read.tier.has_windows()) {
         let right =
             if is_smooth { "remove 'smooth'" } else { "leave out 'algorithm', or write 'fixed_window'" };
         report.error(field.key_at, format!("a shared limit is a fixed window; {right}"));

@@ -8,9 +8,7 @@ use super::{
     scalar::{Meaning, Scalar, brief},
     yaml::YamlPosition,
 };
-use weir_limit::{
-    Algorithm, Coordination, Limit, Origin, Period, Refill, RuleCoordination, RuleNode, Tier, part,
-};
+use weir_limit::{Coordination, Limit, Origin, Period, Refill, RuleCoordination, RuleNode, Tier, part};
 
 /// The longest that instances which start beside others wait for their part without a warning.
 const LONG: Period = Period::from_secs(60);
@@ -177,7 +175,7 @@ fn warn_of_parts(limit: &Limit, instances: NonZeroU16, at: YamlPosition, report:
                 at,
                 format!("{tier}: less than one for each of {instances} instances, so that none is admitted"),
             );
-        } else if matches!(tier.algorithm, Algorithm::TokenBucket(_)) && capacity < count {
+        } else if tier.refills() && capacity < count {
             report.warn(
                 at,
                 format!(

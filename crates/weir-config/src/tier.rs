@@ -7,7 +7,7 @@ use super::{
     scalar::brief,
     yaml::YamlPosition,
 };
-use weir_limit::{Algorithm, Bucket, Period, Refill, Tier, Unit};
+use weir_limit::{AlgorithmKind, Bucket, Period, Refill, Tier, Unit};
 
 const REFERENCE: [&str; 3] = ["unit", "requests_per_unit", "unit_multiplier"];
 
@@ -15,14 +15,6 @@ const OURS: [&str; 2] = ["requests", "per"];
 
 /// What flows in during this time, in nanoseconds, is the least burst: timers have slots of a millisecond.
 const LEAST_BURST: u128 = 2_000_000;
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum LimitKind {
-    #[default]
-    FixedWindow,
-    SlidingWindow,
-    TokenBucket,
-}
 
 pub(super) struct Read {
     pub(super) tier: Tier,
@@ -36,7 +28,7 @@ pub(super) struct Read {
 pub(super) fn read(
     fields: &Fields<'_>,
     key_at: YamlPosition,
-    inherited: Option<LimitKind>,
+    inherited: Option<AlgorithmKind>,
     report: &mut ConfigReport,
 ) -> Option<Read> {
     let kind =
@@ -56,41 +48,22 @@ pub(super) fn read(
         (None, Some(_)) => ours(fields, report),
         _ => reference(fields, key_at, report),
     }?;
-    let algorithm = match kind {
-        LimitKind::FixedWindow | LimitKind::SlidingWindow => {
-            let is_smooth = fields.flag("smooth", report);
-            reject_bucket_keys(fields, is_smooth, report);
-            if is_smooth {
-                return smooth(fields, kind, requests, period, report);
-            }
-            if kind == LimitKind::FixedWindow { Algorithm::FixedWindow } else { Algorithm::SlidingWindow }
-        }
-        LimitKind::TokenBucket => Algorithm::TokenBucket(bucket(fields, key_at, requests, report)?),
-    };
-    let tier = Tier { requests, period, algorithm };
-    Some(Read { tier, pace: None, is_reference: kind == LimitKind::FixedWindow && first(&OURS).is_none() })
-}
-
-pub(super) fn kind(fields: &Fields<'_>, report: &mut ConfigReport) -> Option<LimitKind> {
-    fields.choice("algorithm", &LimitKind::NAMES, report)
-}
-
-// === impl LimitKind ===
-
-impl LimitKind {
-    pub(super) const NAMES: [(&str, Self); 3] = [
-        ("fixed_window", Self::FixedWindow),
-        ("sliding_window", Self::SlidingWindow),
-        ("token_bucket", Self::TokenBucket),
-    ];
-
-    pub(super) const fn of(tier: &Tier) -> Self {
-        match tier.algorithm {
-            Algorithm::FixedWindow => Self::FixedWindow,
-            Algorithm::SlidingWindow => Self::SlidingWindow,
-            Algorithm::TokenBucket(_) => Self::TokenBucket,
+    let mut algorithm = kind.for_limit(requests);
+    if kind.refills() {
+        algorithm = algorithm.with_bucket(bucket(fields, key_at, requests, report)?);
+    } else {
+        let is_smooth = fields.flag("smooth", report);
+        reject_bucket_keys(fields, is_smooth, report);
+        if is_smooth {
+            return smooth(fields, Tier { requests, period, algorithm }, report);
         }
     }
+    let is_reference = kind == AlgorithmKind::default() && first(&OURS).is_none();
+    Some(Read { tier: Tier { requests, period, algorithm }, pace: None, is_reference })
+}
+
+pub(super) fn kind(fields: &Fields<'_>, report: &mut ConfigReport) -> Option<AlgorithmKind> {
+    fields.choice("algorithm", &AlgorithmKind::ALL.map(|kind| (kind.name(), kind)), report)
 }
 
 fn reference(fields: &Fields<'_>, key_at: YamlPosition, report: &mut ConfigReport) -> Option<(u32, Period)> {
@@ -191,18 +164,13 @@ fn bucket(
     Some(Bucket { burst, refill, strict })
 }
 
-fn smooth(
-    fields: &Fields<'_>,
-    kind: LimitKind,
-    requests: u32,
-    period: Period,
-    report: &mut ConfigReport,
-) -> Option<Read> {
+fn smooth(fields: &Fields<'_>, window: Tier, report: &mut ConfigReport) -> Option<Read> {
+    let Tier { requests, period, .. } = window;
     let burst = match fields.count("burst", 1..=u32::MAX, report) {
         // an invalid value was reported
         None if fields.get("burst").is_some() => return None,
         // each hit of a burst takes one from the rate of a sliding window
-        None if kind == LimitKind::SlidingWindow => requests.div_ceil(100),
+        None if !window.has_windows() => requests.div_ceil(100),
         None => requests.div_ceil(100).max(5),
         Some(field) => {
             if field.value > requests {
@@ -215,19 +183,14 @@ fn smooth(
     };
     let least = (u128::from(requests) * LEAST_BURST).div_ceil(u128::from(period.as_nanos().max(1)));
     let burst = burst.max(u32::try_from(least).unwrap_or(u32::MAX)).min(requests);
-    let window = |algorithm| Tier { requests, period, algorithm };
-    let (tier, pace) = match kind {
-        LimitKind::SlidingWindow if requests == 0 => (window(Algorithm::SlidingWindow), None),
-        _ if requests == 0 => (window(Algorithm::FixedWindow), None),
-        // a bucket of that rate and burst admits no more than the limit in any interval of a period
-        LimitKind::SlidingWindow => {
-            (Tier { requests: requests - burst + 1, ..window(Algorithm::SlidingWindow) }.pace(burst), None)
-        }
-        LimitKind::FixedWindow | LimitKind::TokenBucket => {
-            let window = window(Algorithm::FixedWindow);
+    let (tier, pace) = match requests {
+        0 => (window, None),
+        _ if window.has_windows() => {
             let pace = window.pace(burst);
             (window, Some(pace))
         }
+        // a bucket of that rate and burst admits no more than the limit in any interval of a period
+        _ => (Tier { requests: requests - burst + 1, ..window }.pace(burst), None),
     };
     Some(Read { tier, pace, is_reference: false })
 }

@@ -6,7 +6,7 @@ use super::{
     record::{self, CounterKind},
 };
 use weir_limit::{
-    Algorithm, Bucket, Period, Refill, Tier, Timestamp,
+    Bucket, Period, Refill, Tier, Timestamp,
     request_bucket::{BucketRequest, Pace, PacedRequest, StepLimit, StepRequest, decide_bucket},
 };
 
@@ -19,11 +19,14 @@ pub fn record(input: &[u8]) {
     let again = record::encode(&state);
     assert_eq!(record::decode(&again).as_ref(), Ok(&state), "what is written is what is read");
     assert_eq!(record::expiry_of(&again), Some(record::expiry(&state)), "the filter reads the same expiry");
-    let bucket = |refill| Algorithm::TokenBucket(Bucket { burst: 5, refill, strict: true });
-    for algorithm in
-        [Algorithm::FixedWindow, Algorithm::SlidingWindow, bucket(Refill::Continuous), bucket(Refill::Step)]
-    {
-        let tier = Tier { requests: 5, period: Period::from_secs(60), algorithm };
+    let (requests, period) = (5, Period::from_secs(60));
+    let bucket = |refill| Tier::token_bucket(requests, period, Bucket { burst: 5, refill, strict: true });
+    for tier in [
+        Tier::fixed_window(requests, period),
+        Tier::sliding_window(requests, period),
+        bucket(Refill::Continuous),
+        bucket(Refill::Step),
+    ] {
         let kind = CounterKind::Tier(tier.clone());
         if !record::fits(&state, &kind) {
             continue;

@@ -1,56 +1,22 @@
 //! Adds what was counted before the disk was read to what it had.
 
 use super::record::CounterKind;
-use weir_limit::{
-    Hits, Period, Refill, Tier, Timestamp,
-    algorithm::{CountChange, CounterState},
-    request_bucket::merge_buckets,
-};
+use weir_limit::{Period, Timestamp, algorithm::CounterState, request_bucket::merge_buckets};
 
-const UNITS_PER_TOKEN: u64 = 1 << 31;
-
-/// Adds the hits of `local`, which began as an unused state, to `disk`, at their own instants. Tokens that have flowed
-/// into `local` since its first hit have flowed into both.
+/// Adds the hits of `local`, which began as an unused state, to `disk`.
 pub(super) fn merge(
-    disk: CounterState,
+    mut disk: CounterState,
     local: &CounterState,
     kind: &CounterKind,
     now: Timestamp,
 ) -> CounterState {
     match kind {
-        CounterKind::Tier(tier) => merge_tier(disk, local, tier, now),
+        CounterKind::Tier(tier) => {
+            disk.merge(local, tier, now);
+            disk
+        }
         CounterKind::Bucket(kind) => merge_buckets(disk, local, kind),
     }
-}
-
-fn merge_tier(mut disk: CounterState, local: &CounterState, tier: &Tier, now: Timestamp) -> CounterState {
-    let mut add = |at: Timestamp, hits: u64| {
-        let change = CountChange::of(i64::try_from(hits).unwrap_or(i64::MAX));
-        disk.add(tier, at, change, now);
-    };
-    match local {
-        CounterState::FixedWindow(window) => {
-            let in_window = Timestamp::from_nanos(window.end().as_nanos().saturating_sub(1));
-            add(in_window, local.used().0);
-        }
-        CounterState::TokenBucket(bucket, _) if local.used() > Hits(0) => {
-            // the steps of the two buckets are at different times: hits that one of them has refilled already are not
-            // taken back, and none that has not is refilled by an earlier step of the other one
-            let at = if tier.bucket().refill == Refill::Step { now } else { bucket.as_of() };
-            // part of a token counts as a whole one, so that it is not admitted twice
-            add(at, bucket.taken().div_ceil(UNITS_PER_TOKEN));
-        }
-        CounterState::SlidingWindow(..) | CounterState::OneSpan { .. } => {
-            let window = local.sliding_window().unwrap_or_default();
-            window.spans().iter().for_each(|span| add(span.last, span.hits.into()));
-        }
-        // a full bucket, and those that have no tier
-        CounterState::TokenBucket(..)
-        | CounterState::Steps(..)
-        | CounterState::Session(..)
-        | CounterState::Paced(..) => {}
-    }
-    disk
 }
 
 /// For a rejection that is made without the disk: nobody knows when the disk is there again.
@@ -61,16 +27,14 @@ mod tests {
     use proptest::{collection::vec, prelude::*};
 
     use super::*;
-    use weir_limit::{Algorithm, Bucket};
+    use weir_limit::{Bucket, Hits, Refill, Tier};
 
     fn tiers() -> [Tier; 4] {
-        let bucket = |refill| Algorithm::TokenBucket(Bucket { burst: 50, refill, strict: false });
-        let (continuous, step) = (bucket(Refill::Continuous), bucket(Refill::Step));
-        [Algorithm::FixedWindow, Algorithm::SlidingWindow, continuous, step].map(|algorithm| Tier {
-            requests: 50,
-            period: Period::from_secs(60),
-            algorithm,
-        })
+        let (requests, period) = (50, Period::from_secs(60));
+        let bucket = |refill| Tier::token_bucket(requests, period, Bucket { refill, ..Bucket::of(50) });
+        let windows = [Tier::fixed_window, Tier::sliding_window].map(|tier| tier(requests, period));
+        let [fixed, sliding] = windows;
+        [fixed, sliding, bucket(Refill::Continuous), bucket(Refill::Step)]
     }
 
     proptest! {
@@ -100,30 +64,31 @@ mod tests {
                     }
                     if is_later { &mut local } else { &mut disk }.take(&tier, now, Hits(*hits));
                 }
-                let (merged, merged_at) = (merge_tier(disk.clone(), &local, &tier, now), now);
+                let kind = CounterKind::Tier(tier.clone());
+                let (merged, merged_at) = (merge(disk.clone(), &local, &kind, now), now);
                 let left = |state: &CounterState, now| u64::from(state.availability(&tier, now).remaining);
-                let most = |now: Timestamp| match tier.algorithm {
-                    // one window may count hits for longer than a period, together with later ones
-                    Algorithm::SlidingWindow => {
+                let is_stepped = tier.bucket().refill == Refill::Step;
+                let is_sliding = !tier.has_windows() && !tier.refills();
+                let most = |now: Timestamp| {
+                    if is_sliding {
+                        // one window may count hits for longer than a period, together with later ones
                         let counting = all.iter().filter(|(at, _)| at.after(tier.period) > now);
                         50 - counting.map(|(_, hits)| hits).sum::<u64>()
-                    }
-                    // the steps of each bucket are counted from its own first hit
-                    _ if tier.bucket().refill == Refill::Step => left(&disk, now).min(left(&local, now)),
-                    Algorithm::TokenBucket(_) => {
+                    } else if is_stepped {
+                        // the steps of each bucket are counted from its own first hit
+                        left(&disk, now).min(left(&local, now))
+                    } else if tier.refills() {
                         let apart = first_local.map_or(0, |first| merged_at.since(first).as_nanos());
                         left(&whole, now) + (apart / 1_000_000 * 50).div_ceil(60_000)
+                    } else {
+                        left(&whole, now)
                     }
-                    Algorithm::FixedWindow => left(&whole, now),
                 };
                 prop_assert!(left(&merged, now) <= most(now), "{tier}");
                 // at most one token that had flowed in partly in each of the two; steps refill none of what is added,
                 // and windows may count hits of other spans together
-                let is_inexact =
-                    tier.bucket().refill == Refill::Step || tier.algorithm == Algorithm::SlidingWindow;
-                prop_assert!(is_inexact || left(&merged, now) + 2 >= left(&whole, now), "{tier}");
+                prop_assert!(is_stepped || is_sliding || left(&merged, now) + 2 >= left(&whole, now), "{tier}");
                 let then = now.after(Period::from_secs(wait));
-                let is_stepped = tier.bucket().refill == Refill::Step;
                 prop_assert!(is_stepped || left(&merged, then) <= most(then), "{tier} later");
             }
         }

@@ -26,7 +26,7 @@
 
 use ring::digest::{SHA256, digest};
 use weir_limit::{
-    Algorithm, Hits, LimitCheck, OverLimitPolicy, Tier, Timestamp,
+    Hits, LimitCheck, OverLimitPolicy, Tier, Timestamp,
     algorithm::{CounterState, FixedWindow, SlidingWindow, Span, TokenBucket},
     request_bucket::{BucketKind, BucketName, PacedBucket, StepBucket, StepLimit, TokenTime},
 };
@@ -94,11 +94,7 @@ pub(super) fn key(check: &LimitCheck<'_>, tier: &Tier) -> Box<[u8]> {
     if check.over_limit_policy() == OverLimitPolicy::Count {
         key.push('c');
     }
-    key.push(match tier.algorithm {
-        Algorithm::FixedWindow => 'f',
-        Algorithm::SlidingWindow => 's',
-        Algorithm::TokenBucket(_) => 'b',
-    });
+    key.push(tier.algorithm.kind().letter());
     key.push_str(&tier.period.to_string());
     key.into_bytes().into()
 }
@@ -267,12 +263,7 @@ pub fn decode(value: &[u8]) -> Result<CounterState, RecordError> {
 
 pub(super) fn fits(state: &CounterState, kind: &CounterKind) -> bool {
     match kind {
-        CounterKind::Tier(tier) => matches!(
-            (state, tier.algorithm),
-            (CounterState::FixedWindow(_), Algorithm::FixedWindow)
-                | (CounterState::TokenBucket(..), Algorithm::TokenBucket(_))
-                | (CounterState::SlidingWindow(..) | CounterState::OneSpan { .. }, Algorithm::SlidingWindow)
-        ),
+        CounterKind::Tier(tier) => state.is_of(tier.algorithm),
         CounterKind::Bucket(BucketKind::Paced) => matches!(state, CounterState::Paced(..)),
         CounterKind::Bucket(BucketKind::Steps(_)) => {
             matches!(state, CounterState::Steps(..) | CounterState::Session(..))
@@ -344,32 +335,30 @@ mod tests {
         request_bucket::{BucketRequest, Pace, PacedRequest, StepRequest, decide_bucket},
     };
 
-    fn bucket(refill: Refill) -> Algorithm {
-        Algorithm::TokenBucket(Bucket { burst: 9, refill, strict: false })
-    }
-
-    fn algorithm() -> impl Strategy<Value = Algorithm> {
-        prop_oneof![
-            Just(Algorithm::FixedWindow),
-            Just(Algorithm::SlidingWindow),
-            Just(bucket(Refill::Continuous)),
-            Just(bucket(Refill::Step)),
-        ]
+    fn a_tier() -> impl Strategy<Value = Tier> {
+        (0..4_u8, 1_u64..40_000_000_000_000_000).prop_map(|(algorithm, period)| {
+            let period = Period::from_nanos(period);
+            let bucket = |refill| Tier::token_bucket(7, period, Bucket { refill, ..Bucket::of(9) });
+            match algorithm {
+                0 => Tier::fixed_window(7, period),
+                1 => Tier::sliding_window(7, period),
+                2 => bucket(Refill::Continuous),
+                _ => bucket(Refill::Step),
+            }
+        })
     }
 
     proptest! {
         #[test]
         fn what_is_read_is_what_was_written(
-            algorithm in algorithm(),
-            period in 1_u64..40_000_000_000_000_000,
+            tier in a_tier(),
             hits in vec((any::<u32>(), 0_u64..3, any::<bool>()), 0..20),
             start in any::<u64>(),
         ) {
-            let tier = Tier { requests: 7, period: Period::from_nanos(period), algorithm };
             let mut now = Timestamp::from_nanos(start);
             let mut state = CounterState::unused(&tier, now);
             for (step, hits, given_back) in hits {
-                now = now.after(Period::from_nanos(u64::from(step) * (period / 1_000_000_000).max(1)));
+                now = now.after(Period::from_nanos(u64::from(step) * (tier.period.as_nanos() / 1_000_000_000).max(1)));
                 if given_back {
                     state.give_back(&tier, now, Hits(hits));
                 } else {
@@ -427,7 +416,7 @@ mod tests {
 
     #[test]
     fn values_have_the_documented_format() {
-        let tier = Tier { requests: 5, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
+        let tier = Tier::fixed_window(5, Period::from_secs(60));
         let mut state = CounterState::unused(&tier, Timestamp::from_secs(90));
         state.take(&tier, Timestamp::from_secs(90), Hits(300));
         assert_eq!(encode(&state), [0x11, 120, 0, 0, 0, 0, 0xac, 2]);

@@ -291,10 +291,9 @@ fn is_nearer(available: &Availability, tier: &Tier, other_available: &Availabili
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tier::Algorithm;
 
     fn tier(requests: u32, seconds: u64) -> Tier {
-        Tier { requests, period: Period::from_secs(seconds), algorithm: Algorithm::FixedWindow }
+        Tier::fixed_window(requests, Period::from_secs(seconds))
     }
 
     struct Fixture {

@@ -15,7 +15,7 @@ use std::{
 use super::{
     descriptor::Entry,
     siphash::SipHash,
-    tier::{Algorithm, Bucket, OverLimitPolicy, Refill, Tier},
+    tier::{OverLimitPolicy, Tier},
 };
 
 /// The identity of a counter: a domain and the entries of a descriptor, where a shared pattern replaces the value. It
@@ -91,20 +91,24 @@ impl CounterKey {
         Self([key.0[0] ^ IN_SHADOW, key.0[1]])
     }
 
-    /// Returns the key of one tier's counter. All tiers of a key have the same [`CounterKey::shard`].
+    /// Returns the key of one tier's counter. A tier that changes its period or algorithm starts a new one: the old counts
+    /// do not fit its windows. All tiers of a key have the same [`CounterKey::shard`].
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     #[must_use]
     pub fn of_tier(self, tier: &Tier) -> Self {
-        Self([self.0[0] ^ scramble(kind(tier)), self.0[1]])
+        Self([self.0[0] ^ scramble(tier.counter_bits()), self.0[1]])
     }
 
     /// One key for the counters of all `tiers`, kept together. Limits with the same periods and algorithms share it.
     #[must_use]
     pub fn of_tiers(self, tiers: &[Tier]) -> Self {
-        // this bit of a kind is always zero
+        // no counter bits have this one
         let start = 1 << 61;
-        Self([self.0[0] ^ tiers.iter().fold(start, |mixed, tier| scramble(mixed ^ kind(tier))), self.0[1]])
+        Self([
+            self.0[0] ^ tiers.iter().fold(start, |mixed, tier| scramble(mixed ^ tier.counter_bits())),
+            self.0[1],
+        ])
     }
 
     /// Returns the key of what is counted in place `home` of a store. It is nowhere near that of another place.
@@ -153,22 +157,10 @@ impl Hash for CounterKey {
     }
 }
 
-/// Distinguishes the keys of [`OverLimitPolicy::Ignore`]: any bits that no [`scramble`]d kind has.
+/// Distinguishes the keys of [`OverLimitPolicy::Ignore`]: any bits that no [`scramble`]d bits of a tier are.
 const IGNORES: u64 = scramble(1 << 60);
 
 const IN_SHADOW: u64 = scramble(1 << 59);
-
-/// A tier that changes its period or algorithm starts a new counter: the old counts do not fit its windows. 365 days of
-/// nanoseconds leave the top bits free for the algorithm.
-const fn kind(tier: &Tier) -> u64 {
-    let algorithm = match tier.algorithm {
-        Algorithm::FixedWindow => 0,
-        Algorithm::SlidingWindow => 1,
-        Algorithm::TokenBucket(Bucket { refill: Refill::AnyPace, .. }) => return 3 << 62,
-        Algorithm::TokenBucket(_) => 2,
-    };
-    tier.period.as_nanos() ^ (algorithm << 62)
-}
 
 /// Mixes all 64 bits with a bijection: the finalizer of `SplitMix64` (Steele, Lea and Flood, 2014).
 const fn scramble(mut x: u64) -> u64 {
@@ -310,14 +302,10 @@ mod tests {
 
     #[test]
     fn each_tier_has_its_own_counter_in_the_same_shard() {
-        let tier = |seconds| Tier {
-            requests: 1,
-            period: Period::from_secs(seconds),
-            algorithm: Algorithm::FixedWindow,
-        };
+        let tier = |seconds| Tier::fixed_window(1, Period::from_secs(seconds));
         let key = KeyHasher::random().key("d", &[entry("k", "v")], |_| None);
         assert_ne!(key.of_tier(&tier(1)), key.of_tier(&tier(2)));
-        let sliding = Tier { algorithm: Algorithm::SlidingWindow, ..tier(1) };
+        let sliding = Tier::sliding_window(1, Period::from_secs(1));
         assert_ne!(key.of_tier(&tier(1)), key.of_tier(&sliding));
         let ignoring = key.of_policy(OverLimitPolicy::Ignore);
         assert_ne!(ignoring.of_tier(&tier(1)), key.of_policy(OverLimitPolicy::Count).of_tier(&tier(1)));
@@ -342,11 +330,7 @@ mod tests {
     /// so that those of two keys differ where the keys do.
     #[test]
     fn keys_of_tiers_are_as_distinct_as_their_keys() {
-        let tier = |seconds| Tier {
-            requests: 1,
-            period: Period::from_secs(seconds),
-            algorithm: Algorithm::SlidingWindow,
-        };
+        let tier = |seconds| Tier::sliding_window(1, Period::from_secs(seconds));
         let hasher = KeyHasher::random();
         let key = |value: u64| hasher.key("d", &[entry("k", &value.to_string())], |_| None);
         let made: [fn(CounterKey, &[Tier]) -> CounterKey; 3] = [
@@ -382,11 +366,7 @@ mod tests {
 
     #[test]
     fn the_keys_of_all_tiers_depend_on_each_of_them_and_on_their_order() {
-        let tier = |millis| Tier {
-            requests: 1,
-            period: Period::from_millis(millis),
-            algorithm: Algorithm::FixedWindow,
-        };
+        let tier = |millis| Tier::fixed_window(1, Period::from_millis(millis));
         let key = KeyHasher::random().key("d", &[entry("k", "v")], |_| None);
         let mut seen = HashSet::new();
         for first in 1..100 {

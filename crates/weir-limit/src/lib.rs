@@ -38,6 +38,7 @@ mod tier;
 mod units;
 mod verdict;
 
+pub use algorithm::{Algorithm, AlgorithmKind, Bucket, Refill};
 pub use compiled_rule::{CompiledRule, Details, Level, RuleId, RulePath};
 pub use coordination::{Coordination, OnStoreFailure, RuleCoordination};
 pub use decision::{Basis, Decision, Direction, decide, decision_from_store, take_one, take_two};
@@ -54,6 +55,6 @@ pub use rule::{Domain, GiveBack, Limit, Metadata, Origin, Rule, RuleNode, Scope}
 pub use runtime_limit::{RuntimeLimit, RuntimeLimitError};
 pub use shared_counts::{SharedCounts, SharedStore};
 pub use tally::Tally;
-pub use tier::{Algorithm, Bucket, OverLimitPolicy, Refill, SharedTiers, Tier, Tiers, capacity};
+pub use tier::{OverLimitPolicy, SharedTiers, Tier, Tiers, capacity};
 pub use units::{Hits, NANOS_PER_SECOND, Period, Timestamp, Unit};
 pub use verdict::{Code, CurrentLimit, Modes, Status, Verdict};

@@ -5,7 +5,8 @@
 use std::num::{NonZeroU16, NonZeroU32};
 
 use super::{
-    tier::{Algorithm, Bucket, Refill, Tier},
+    algorithm::{Bucket, Refill},
+    tier::Tier,
     units::Period,
 };
 
@@ -40,30 +41,27 @@ impl Place {
 #[must_use]
 pub fn of_tier(tier: &Tier, instances: NonZeroU32) -> Tier {
     let divided = |limit: u32| limit / instances.get();
-    let whole = divided(tier.requests);
-    let (requests, algorithm) = match tier.algorithm {
-        Algorithm::TokenBucket(bucket) => {
-            let burst = divided(bucket.burst).max(1);
-            if bucket.refill == Refill::Step || tier.requests.is_multiple_of(instances.get()) {
-                (whole, Algorithm::TokenBucket(Bucket { burst, ..bucket }))
-            } else {
-                // as many tokens in as many periods
-                let periods = u16::try_from(instances.get()).unwrap_or(u16::MAX);
-                let refill = Refill::Part(NonZeroU16::new(periods).unwrap_or(NonZeroU16::MAX));
-                (tier.requests, Algorithm::TokenBucket(Bucket { burst, refill, ..bucket }))
-            }
-        }
-        algorithm => (whole, algorithm),
-    };
-    Tier { requests, algorithm, ..tier.clone() }
+    let part = tier.with_limits(divided(tier.requests), divided(tier.capacity()).max(1));
+    let bucket = part.bucket();
+    let is_whole = bucket.refill == Refill::Step || tier.requests.is_multiple_of(instances.get());
+    if is_whole || !tier.refills() {
+        return part;
+    }
+    // as many tokens in as many periods
+    let periods = u16::try_from(instances.get()).unwrap_or(u16::MAX);
+    let refill = Refill::Part(NonZeroU16::new(periods).unwrap_or(NonZeroU16::MAX));
+    let algorithm = tier.algorithm.with_bucket(Bucket { refill, ..bucket });
+    Tier { requests: tier.requests, algorithm, ..part }
 }
 
 /// Returns how long a hit matters for later ones of any instance: an interval, or until an empty bucket is full.
 #[must_use]
 pub fn memory(tier: &Tier, instances: NonZeroU32) -> Period {
-    let Algorithm::TokenBucket(bucket) = tier.algorithm else { return tier.period };
+    if !tier.refills() {
+        return tier.period;
+    }
     // a part of a token is a whole one
-    let tokens = u128::from(bucket.burst) + u128::from(instances.get());
+    let tokens = u128::from(tier.capacity()) + u128::from(instances.get());
     let nanos = (u128::from(tier.period.as_nanos()) * tokens).checked_div(u128::from(tier.requests));
     nanos.and_then(|nanos| u64::try_from(nanos).ok()).map_or(Period::MAX, Period::from_nanos)
 }
@@ -71,11 +69,7 @@ pub fn memory(tier: &Tier, instances: NonZeroU32) -> Period {
 /// Returns `tier` as an instance without any part has it: it admits nothing.
 #[must_use]
 pub fn nothing_of(tier: &Tier) -> Tier {
-    let algorithm = match tier.algorithm {
-        Algorithm::TokenBucket(bucket) => Algorithm::TokenBucket(Bucket { burst: 0, ..bucket }),
-        algorithm => algorithm,
-    };
-    Tier { requests: 0, algorithm, ..tier.clone() }
+    tier.with_limits(0, 0)
 }
 
 #[cfg(test)]
@@ -88,10 +82,6 @@ mod tests {
         NonZeroU32::new(instances).expect("not zero")
     }
 
-    fn tier(requests: u32, algorithm: Algorithm) -> Tier {
-        Tier { requests, period: Period::from_secs(1), algorithm }
-    }
-
     #[test]
     fn a_rank_is_below_the_number_of_instances() {
         assert_eq!(Place::among(0, Some(0)), Place::ALONE);
@@ -101,19 +91,17 @@ mod tests {
 
     #[test]
     fn nothing_overflows() {
-        let long = |algorithm| Tier { period: Period::MAX, ..tier(1, algorithm) };
         let most = number(u32::MAX);
-        assert_eq!(memory(&long(Algorithm::SlidingWindow), most), Period::MAX);
-        let bucket = Bucket { burst: u32::MAX, refill: Refill::Continuous, strict: false };
-        let bucket = Tier { requests: 0, ..long(Algorithm::TokenBucket(bucket)) };
+        assert_eq!(memory(&Tier::sliding_window(1, Period::MAX), most), Period::MAX);
+        let bucket = Tier::token_bucket(0, Period::MAX, Bucket::of(u32::MAX));
         assert_eq!(memory(&bucket, most), Period::MAX);
         assert_eq!(of_tier(&bucket, most).capacity(), 1);
     }
 
     #[test]
     fn a_bucket_matters_until_it_is_full_again() {
-        let bucket = Bucket { burst: 10, refill: Refill::Continuous, strict: false };
-        assert_eq!(memory(&tier(2, Algorithm::TokenBucket(bucket)), number(4)), Period::from_secs(7));
+        let bucket = Tier::token_bucket(2, Period::from_secs(1), Bucket::of(10));
+        assert_eq!(memory(&bucket, number(4)), Period::from_secs(7));
     }
 
     proptest! {
@@ -121,8 +109,9 @@ mod tests {
 
         #[test]
         fn all_parts_are_the_limit_but_for_a_rest(limit in 0..500_u32, instances in 1..80_u32) {
-            for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {
-                let all = of_tier(&tier(limit, algorithm), number(instances)).requests * instances;
+            for tier in [Tier::fixed_window, Tier::sliding_window] {
+                let tier = tier(limit, Period::from_secs(1));
+                let all = of_tier(&tier, number(instances)).requests * instances;
                 prop_assert!(all <= limit && all + instances > limit);
             }
         }
@@ -135,8 +124,9 @@ mod tests {
             is_stepped: bool,
         ) {
             let refill = if is_stepped { Refill::Step } else { Refill::Continuous };
-            let bucket = Bucket { burst, refill, strict: false };
-            let part = of_tier(&tier(limit, Algorithm::TokenBucket(bucket)), number(instances));
+            let bucket = Bucket { refill, ..Bucket::of(burst) };
+            let bucket = Tier::token_bucket(limit, Period::from_secs(1), bucket);
+            let part = of_tier(&bucket, number(instances));
             prop_assert!(part.capacity() * instances <= burst.max(instances));
             // in units of a hit in as many periods as there are instances
             let pace = u64::from(part.requests) * u64::from(instances);

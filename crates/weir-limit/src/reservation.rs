@@ -3,7 +3,7 @@
 use super::{
     algorithm::CounterState,
     decision::{Decision, decision_from_store},
-    tier::{Algorithm, OverLimitPolicy, Tier},
+    tier::{OverLimitPolicy, Tier},
     units::{Hits, Period, Timestamp},
 };
 
@@ -74,9 +74,8 @@ pub fn reserve(
     for (tier, counter) in tiers.iter().zip(&*counters) {
         let availability = counter.availability(tier, now);
         room = room.min(Hits(availability.remaining.into()));
-        match tier.algorithm {
-            Algorithm::FixedWindow => until = until.min(now.after(availability.reset)),
-            Algorithm::SlidingWindow | Algorithm::TokenBucket(_) => {}
+        if tier.has_windows() {
+            until = until.min(now.after(availability.reset));
         }
     }
     let hits = request.fit(room);
@@ -102,11 +101,10 @@ pub fn release(
     now: Timestamp,
 ) {
     for (tier, counter) in tiers.iter().zip(counters) {
-        match counter {
-            CounterState::FixedWindow(_) => {
-                counter.put_back(tier, now, span.from, hits);
-            }
-            _ => counter.release(tier, now, span.until, hits),
+        if tier.has_windows() {
+            counter.put_back(tier, now, span.from, hits);
+        } else {
+            counter.release(tier, now, span.until, hits);
         }
     }
 }

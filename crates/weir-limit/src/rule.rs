@@ -9,7 +9,7 @@ use super::{
     coordination::RuleCoordination,
     pattern::Values,
     share::Sharing,
-    tier::{self, Algorithm, OverLimitPolicy, Tier, Tiers},
+    tier::{self, OverLimitPolicy, Tier, Tiers},
     units::Period,
 };
 
@@ -245,7 +245,7 @@ impl Limit {
     pub fn is_single_fixed_window(&self) -> bool {
         match self.tiers() {
             [] => true,
-            [tier] => tier.algorithm == Algorithm::FixedWindow,
+            [tier] => tier.has_windows(),
             _ => false,
         }
     }
@@ -261,7 +261,7 @@ impl Limit {
     #[must_use]
     pub fn fixed_window(requests: u32, period: Period) -> Self {
         Self::Tiers {
-            tiers: smallvec![Tier { requests, period, algorithm: Algorithm::FixedWindow }],
+            tiers: smallvec![Tier::fixed_window(requests, period)],
             over_limit_policy: OverLimitPolicy::Count,
         }
     }

@@ -3,7 +3,7 @@
 use smallvec::smallvec;
 
 use super::{
-    tier::{Algorithm, OverLimitPolicy, Tier, Tiers},
+    tier::{OverLimitPolicy, Tier, Tiers},
     units::{Period, Unit},
 };
 
@@ -51,7 +51,7 @@ impl RuntimeLimit {
             if !(Self::SHORTEST..=Self::LONGEST).contains(&tier.period) {
                 return Err(RuntimeLimitError::Period(tier.period));
             }
-            if matches!(tier.algorithm, Algorithm::TokenBucket(bucket) if bucket.burst == 0) {
+            if tier.refills() && tier.capacity() == 0 {
                 return Err(RuntimeLimitError::NoBurst);
             }
             if tiers[..i].iter().any(|other| other.shares_counter(tier)) {
@@ -60,10 +60,9 @@ impl RuntimeLimit {
         }
         match (&*tiers, over_limit_policy) {
             ([], _) => Err(RuntimeLimitError::NoTiers),
-            ([Tier { algorithm: Algorithm::FixedWindow, .. }], _) | (_, OverLimitPolicy::Ignore) => {
-                Ok(Self { tiers, over_limit_policy })
-            }
+            ([tier], OverLimitPolicy::Count) if tier.has_windows() => Ok(Self { tiers, over_limit_policy }),
             (_, OverLimitPolicy::Count) => Err(RuntimeLimitError::Count),
+            (_, OverLimitPolicy::Ignore) => Ok(Self { tiers, over_limit_policy }),
         }
     }
 
@@ -71,7 +70,7 @@ impl RuntimeLimit {
     #[must_use]
     pub fn per_unit(requests: u32, unit: Unit) -> Self {
         Self {
-            tiers: smallvec![Tier { requests, period: unit.period(), algorithm: Algorithm::FixedWindow }],
+            tiers: smallvec![Tier::fixed_window(requests, unit.period())],
             over_limit_policy: OverLimitPolicy::Count,
         }
     }
@@ -92,14 +91,18 @@ impl RuntimeLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tier::{Bucket, Refill};
+    use crate::algorithm::Bucket;
 
-    fn tier(seconds: u64, algorithm: Algorithm) -> Tier {
-        Tier { requests: 5, period: Period::from_secs(seconds), algorithm }
+    fn fixed(seconds: u64) -> Tier {
+        Tier::fixed_window(5, Period::from_secs(seconds))
     }
 
-    fn bucket(burst: u32) -> Algorithm {
-        Algorithm::TokenBucket(Bucket { burst, refill: Refill::Continuous, strict: false })
+    fn sliding(seconds: u64) -> Tier {
+        Tier::sliding_window(5, Period::from_secs(seconds))
+    }
+
+    fn bucket(burst: u32) -> Tier {
+        Tier::token_bucket(5, Period::from_secs(1), Bucket::of(burst))
     }
 
     fn checked(tiers: &[Tier], policy: OverLimitPolicy) -> Result<(), RuntimeLimitError> {
@@ -108,12 +111,7 @@ mod tests {
 
     #[test]
     fn any_algorithm_and_several_tiers_are_valid() {
-        let tiers = [
-            tier(1, Algorithm::FixedWindow),
-            tier(1, Algorithm::SlidingWindow),
-            tier(1, bucket(1)),
-            tier(60, Algorithm::SlidingWindow),
-        ];
+        let tiers = [fixed(1), sliding(1), bucket(1), sliding(60)];
         assert_eq!(checked(&tiers, OverLimitPolicy::Ignore), Ok(()));
         assert_eq!(checked(&tiers[..1], OverLimitPolicy::Count), Ok(()));
         let per_unit = RuntimeLimit::per_unit(5, Unit::Second);
@@ -123,20 +121,15 @@ mod tests {
     #[test]
     fn limits_that_no_store_can_count_are_rejected() {
         use RuntimeLimitError as Error;
-        let fixed = |seconds| tier(seconds, Algorithm::FixedWindow);
         let year = 365 * 86_400;
         for (tiers, policy, error) in [
             (vec![], OverLimitPolicy::Ignore, Error::NoTiers),
             (vec![fixed(0)], OverLimitPolicy::Ignore, Error::Period(Period::from_secs(0))),
             (vec![fixed(year + 1)], OverLimitPolicy::Ignore, Error::Period(Period::from_secs(year + 1))),
-            (vec![tier(1, bucket(0))], OverLimitPolicy::Ignore, Error::NoBurst),
-            (
-                vec![tier(1, bucket(1)), tier(1, bucket(2))],
-                OverLimitPolicy::Ignore,
-                Error::Repeated(Period::from_secs(1)),
-            ),
+            (vec![bucket(0)], OverLimitPolicy::Ignore, Error::NoBurst),
+            (vec![bucket(1), bucket(2)], OverLimitPolicy::Ignore, Error::Repeated(Period::from_secs(1))),
             (vec![fixed(1), fixed(2)], OverLimitPolicy::Count, Error::Count),
-            (vec![tier(1, Algorithm::SlidingWindow)], OverLimitPolicy::Count, Error::Count),
+            (vec![sliding(1)], OverLimitPolicy::Count, Error::Count),
         ] {
             assert_eq!(checked(&tiers, policy), Err(error), "{tiers:?}");
         }

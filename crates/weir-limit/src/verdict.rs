@@ -9,7 +9,7 @@ use super::{
     limit_match::MatchedLimit,
     matched::{DescriptorMatch, Matched, RuleRef},
     rule::Metadata,
-    tier::{Algorithm, OverLimitPolicy, Tier},
+    tier::{OverLimitPolicy, Tier},
     units::Period,
 };
 
@@ -317,11 +317,11 @@ fn describe_descriptor(descriptor: &Descriptor<'_>) -> Value {
 }
 
 fn describe_tier(tier: &Tier) -> String {
-    match (tier.algorithm, tier.unit()) {
+    match tier.unit().filter(|_| tier.has_windows()) {
         // protobuf's text format of the override, which omits zero fields
-        (Algorithm::FixedWindow, Some(unit)) if tier.requests == 0 => format!("unit:{unit}"),
-        (Algorithm::FixedWindow, Some(unit)) => format!("requests_per_unit:{} unit:{unit}", tier.requests),
-        _ => tier.to_string(),
+        Some(unit) if tier.requests == 0 => format!("unit:{unit}"),
+        Some(unit) => format!("requests_per_unit:{} unit:{unit}", tier.requests),
+        None => tier.to_string(),
     }
 }
 

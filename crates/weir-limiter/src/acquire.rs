@@ -9,9 +9,9 @@ use std::{
 
 use super::{LimitError, Limiter, LoadedRules, at_once, validate};
 use weir_limit::{
-    Algorithm, Code, Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, Matched, Named,
-    OverLimitPolicy, Period, Request, Reservation, RuleRef, RuleSet, Scope, SharedTiers, Tier, Timestamp,
-    Verdict, capacity, decision_from_store,
+    Code, Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, Matched, Named, OverLimitPolicy,
+    Period, Request, Reservation, RuleRef, RuleSet, Scope, SharedTiers, Tier, Timestamp, Verdict, capacity,
+    decision_from_store,
     line::{Answer, Estimate, Rejection, Unused, can_wait, unused},
 };
 use weir_observe::RareCounts;
@@ -379,8 +379,7 @@ impl<S: Store> Limiter<S> {
             let matched = Matched::new(&loaded.rules, &request);
             let is_same = |check: &&LimitCheck<'_>| waits(check) && receipt.is_of_counters_of(check);
             let Some(check) = matched.checks.first().filter(is_same) else { return };
-            let is_bucket = |tier: &Tier| matches!(tier.algorithm, Algorithm::TokenBucket(_));
-            if is_old && check.tiers().iter().any(is_bucket) {
+            if is_old && check.tiers().iter().any(Tier::refills) {
                 return;
             }
             if let Some(unused) = self.unused_of(check, receipt.taken_at, receipt.hits, now) {
@@ -591,8 +590,7 @@ pub(super) fn waits(check: &LimitCheck<'_>) -> bool {
 
 /// Returns whether a fixed window has ended between these instants, so that the next one could serve in time.
 fn has_ended(tiers: &[Tier], from: Timestamp, to: Timestamp) -> bool {
-    let is_window = |tier: &&Tier| matches!(tier.algorithm, Algorithm::FixedWindow);
-    let mut windows = tiers.iter().filter(is_window).map(|tier| tier.period);
+    let mut windows = tiers.iter().filter(|tier| tier.has_windows()).map(|tier| tier.period);
     windows.any(|period| from.window_end(period) <= to && to.since(from) < period)
 }
 

@@ -277,8 +277,7 @@ mod tests {
     const ENTRIES: [(&str, &str); 1] = [("tenant", "acme")];
 
     fn tier(requests: u32, seconds: u64) -> Tier {
-        let algorithm = limit::Algorithm::FixedWindow;
-        Tier { requests, period: Period::from_secs(seconds), algorithm }
+        Tier::fixed_window(requests, Period::from_secs(seconds))
     }
 
     fn rule(tiers: &[Tier], over_limit_policy: OverLimitPolicy) -> Rule {
@@ -320,9 +319,8 @@ mod tests {
         let (count, ignore) = (OverLimitPolicy::Count, OverLimitPolicy::Ignore);
         let cases = || {
             let shadow = Rule { shadow_mode: true, ..rule(&[tier(5, 10)], ignore) };
-            let bucket = limit::Bucket { burst: 4, refill: limit::Refill::Continuous, strict: false };
-            let bucket = Tier { algorithm: limit::Algorithm::TokenBucket(bucket), ..tier(1, 1) };
-            let sliding = Tier { algorithm: limit::Algorithm::SlidingWindow, ..tier(6, 5) };
+            let bucket = Tier::token_bucket(1, Period::from_secs(1), limit::Bucket::of(4));
+            let sliding = Tier::sliding_window(6, Period::from_secs(5));
             [
                 rules(Some(rule(&[tier(5, 10)], count)), false, Scope::Descriptor),
                 rules(Some(rule(&[tier(5, 10)], count)), false, Scope::Request),

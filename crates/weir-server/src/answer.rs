@@ -8,9 +8,7 @@ use prost::Message as _;
 use serde_json::Value;
 
 use super::{field_writer::FieldWriter, headers::Header};
-use weir_limit::{
-    Algorithm, Code, CurrentLimit, Metadata, NANOS_PER_SECOND, Period, Status, Tier, Unit, Verdict,
-};
+use weir_limit::{Code, CurrentLimit, Metadata, NANOS_PER_SECOND, Period, Status, Tier, Unit, Verdict};
 use weir_proto::envoy::service::ratelimit::v3::rate_limit_response::{self as response, rate_limit};
 
 /// Returns the message, with gRPC's prefix.
@@ -86,8 +84,7 @@ fn unit_of(tier: &Tier) -> rate_limit::Unit {
 /// As seconds and nanoseconds. Fixed windows of whole seconds are rounded up to seconds: envoyproxy/ratelimit counts in
 /// seconds, and Envoy forwards only whole seconds, which must not make a client retry early.
 fn duration(period: Period, tier: &Tier) -> (i64, i32) {
-    let whole =
-        tier.algorithm == Algorithm::FixedWindow && tier.period.as_nanos().is_multiple_of(NANOS_PER_SECOND);
+    let whole = tier.has_windows() && tier.period.as_nanos().is_multiple_of(NANOS_PER_SECOND);
     let period = if whole { Period::from_secs(period.as_secs_ceil()) } else { period };
     let (seconds, nanos) = (period.as_nanos() / NANOS_PER_SECOND, period.as_nanos() % NANOS_PER_SECOND);
     (i64::try_from(seconds).unwrap_or(i64::MAX), i32::try_from(nanos).unwrap_or_default())

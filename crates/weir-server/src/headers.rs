@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use weir_limit::{Algorithm, Bucket, Code, NANOS_PER_SECOND, Period, Tier, Verdict};
+use weir_limit::{Code, NANOS_PER_SECOND, Period, Tier, Verdict};
 
 /// The headers to send with every response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -157,8 +157,8 @@ fn policy_parameters(tier: &Tier, requests: u32) -> String {
     if tier.period.as_nanos().is_multiple_of(NANOS_PER_SECOND) {
         let _ = write!(parameters, ";w={}", tier.period.as_secs_ceil());
     }
-    if let Algorithm::TokenBucket(Bucket { burst, .. }) = tier.algorithm {
-        let _ = write!(parameters, ";burst={burst}");
+    if tier.refills() {
+        let _ = write!(parameters, ";burst={}", tier.capacity());
     }
     parameters
 }

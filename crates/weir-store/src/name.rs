@@ -13,7 +13,7 @@ use crate::{
     path::{is_of_shadow, reference_path},
     remote::Target,
 };
-use weir_limit::{Algorithm, OverLimitPolicy, Tier, Timestamp};
+use weir_limit::{OverLimitPolicy, Tier, Timestamp};
 
 /// How keys in a shared store are made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub fn is_compatible(target: &Target) -> bool {
     match &target.tiers[..] {
         [tier] => {
             target.over_limit_policy == OverLimitPolicy::Count
-                && tier.algorithm == Algorithm::FixedWindow
+                && tier.has_windows()
                 && tier.unit().is_some()
                 && !is_of_shadow(&target.path)
         }
@@ -58,7 +58,7 @@ pub fn is_compatible(target: &Target) -> bool {
 /// Redis keeps such a target as a plain number.
 #[must_use]
 pub fn is_one_window(target: &Target) -> bool {
-    matches!(&target.tiers[..], [tier] if tier.algorithm == Algorithm::FixedWindow)
+    matches!(&target.tiers[..], [tier] if tier.has_windows())
 }
 
 /// Whether all tiers are limits per second.
@@ -98,21 +98,16 @@ fn key(prefix: &str, target: &Target, tier: &Tier, at: Timestamp) -> String {
     let path = &*target.path;
     let mut key = String::with_capacity(prefix.len() + path.len() + 40);
     key.extend([prefix, "{", path, "}"]);
-    let algorithm = match tier.algorithm {
-        // a rule that counts rejected hits has counters of its own
-        Algorithm::FixedWindow if target.over_limit_policy == OverLimitPolicy::Count => 'c',
-        Algorithm::FixedWindow => 'f',
-        Algorithm::SlidingWindow => 's',
-        Algorithm::TokenBucket(_) if tier.has_any_pace() => {
-            key.push('a');
-            return key;
-        }
-        Algorithm::TokenBucket(_) => 'b',
-    };
-    key.push(algorithm);
+    if tier.has_any_pace() {
+        key.push('a');
+        return key;
+    }
+    // a rule that counts rejected hits has counters of its own
+    let counts_rejected = tier.has_windows() && target.over_limit_policy == OverLimitPolicy::Count;
+    key.push(if counts_rejected { 'c' } else { tier.algorithm.kind().letter() });
     // writing to a string does not fail
     let _ = write!(key, "{}", tier.period);
-    if tier.algorithm == Algorithm::FixedWindow {
+    if tier.has_windows() {
         let (start, unit) = match window_start(tier, at).as_nanos() {
             nanos if nanos % 1_000_000_000 == 0 => (nanos / 1_000_000_000, ""),
             nanos if nanos % 1_000_000 == 0 => (nanos / 1_000_000, "ms"),
@@ -128,8 +123,12 @@ mod tests {
     use super::*;
     use weir_limit::Period;
 
-    fn tier(seconds: u64, algorithm: Algorithm) -> Tier {
-        Tier { requests: 5, period: Period::from_secs(seconds), algorithm }
+    fn fixed(seconds: u64) -> Tier {
+        Tier::fixed_window(5, Period::from_secs(seconds))
+    }
+
+    fn sliding(seconds: u64) -> Tier {
+        Tier::sliding_window(5, Period::from_secs(seconds))
     }
 
     fn settings(prefix: &str) -> KeySettings {
@@ -142,8 +141,7 @@ mod tests {
 
     #[test]
     fn a_rule_of_envoyproxy_ratelimit_has_its_key() {
-        let target =
-            target("shop|tenant=acme", vec![tier(60, Algorithm::FixedWindow)], OverLimitPolicy::Count);
+        let target = target("shop|tenant=acme", vec![fixed(60)], OverLimitPolicy::Count);
         let at = Timestamp::from_millis(1_234_567_890);
         assert_eq!(keys(&settings(""), &target, at).as_slice(), ["shop_tenant_acme_1234560"]);
         assert_eq!(keys(&settings("eu:"), &target, at).as_slice(), ["eu:shop_tenant_acme_1234560"]);
@@ -153,20 +151,15 @@ mod tests {
 
     #[test]
     fn a_limit_in_the_shadow_of_a_rule_has_no_key_of_envoyproxy_ratelimit() {
-        let tiers = vec![tier(60, Algorithm::FixedWindow)];
-        let target = target("%shadow|shop|tenant=acme", tiers, OverLimitPolicy::Count);
+        let target = target("%shadow|shop|tenant=acme", vec![fixed(60)], OverLimitPolicy::Count);
         let at = Timestamp::from_millis(1_234_567_890);
         assert_eq!(keys(&settings(""), &target, at).as_slice(), ["{%shadow|shop|tenant=acme}c1m_1234560"]);
     }
 
     #[test]
     fn each_tier_has_its_own_key_in_the_same_slot() {
-        let tiers = vec![
-            tier(10, Algorithm::FixedWindow),
-            tier(60, Algorithm::FixedWindow),
-            tier(60, Algorithm::SlidingWindow),
-            Tier { period: Period::from_millis(500), ..tier(1, Algorithm::FixedWindow) },
-        ];
+        let tiers =
+            vec![fixed(10), fixed(60), sliding(60), Tier { period: Period::from_millis(500), ..fixed(1) }];
         let target = target("shop|tenant=acme", tiers, OverLimitPolicy::Ignore);
         let keys = keys(&settings("p:"), &target, Timestamp::from_millis(1_234_567_890));
         assert_eq!(
@@ -182,15 +175,14 @@ mod tests {
 
     #[test]
     fn a_period_that_is_no_unit_has_a_key_in_the_format_of_weir() {
-        let target = target("d|k=v", vec![tier(120, Algorithm::FixedWindow)], OverLimitPolicy::Count);
+        let target = target("d|k=v", vec![fixed(120)], OverLimitPolicy::Count);
         assert_eq!(keys(&settings(""), &target, Timestamp::from_secs(130)).as_slice(), ["{d|k=v}c2m_120"]);
     }
 
     #[test]
     fn only_tiers_of_one_second_are_per_second() {
         let of = |seconds: &[u64]| {
-            let tiers: Vec<Tier> =
-                seconds.iter().map(|seconds| tier(*seconds, Algorithm::SlidingWindow)).collect();
+            let tiers: Vec<Tier> = seconds.iter().map(|seconds| sliding(*seconds)).collect();
             is_per_second(&tiers)
         };
         assert!(of(&[1]) && of(&[1, 1]) && !of(&[1, 60]) && !of(&[2]));

@@ -464,15 +464,11 @@ impl RemoteError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_limit::{Algorithm, Hits, algorithm::FixedWindow};
+    use weir_limit::{Hits, algorithm::FixedWindow};
 
     #[test]
     fn a_reply_is_dated_in_the_windows_that_have_counted_the_command() {
-        let tier = |seconds| Tier {
-            requests: 9,
-            period: Period::from_secs(seconds),
-            algorithm: Algorithm::FixedWindow,
-        };
+        let tier = |seconds| Tier::fixed_window(9, Period::from_secs(seconds));
         let tiers = [tier(60), tier(10)];
         let millis = |millis: u64| Timestamp::from_nanos(millis * 1_000_000);
         let before = |end: u64| Timestamp::from_nanos(end * 1_000_000_000 - 1);
@@ -491,7 +487,7 @@ mod tests {
         // no clock is so much ahead
         assert_eq!(dated([120, 80], 68_000), millis(68_000));
         assert_eq!(dated([0, 0], 68_000), millis(0));
-        let sliding = Tier { algorithm: Algorithm::SlidingWindow, ..tiers[0] };
+        let sliding = Tier::sliding_window(9, Period::from_secs(60));
         let counters = [CounterState::unused(&sliding, millis(0))].into_iter().collect();
         let reply = Reply { counters, ..Reply::default() };
         assert_eq!(reply.instant(&[sliding], millis(70_001)), millis(70_001));

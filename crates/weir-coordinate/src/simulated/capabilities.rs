@@ -1,7 +1,10 @@
 //! The operations that a simulated store supports.
 
-use weir_limit::{Algorithm, Coordination};
-use weir_store::remote::{Command, Target};
+use weir_limit::Coordination;
+use weir_store::{
+    name::is_one_window,
+    remote::{Command, Target},
+};
 
 /// The operations that the store can carry out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +31,6 @@ impl Capabilities {
     }
 
     fn include_target(self, target: &Target) -> bool {
-        self == Self::All || matches!(&target.tiers[..], [tier] if tier.algorithm == Algorithm::FixedWindow)
+        self == Self::All || is_one_window(target)
     }
 }

@@ -9,8 +9,8 @@ use std::{
 use smallvec::SmallVec;
 
 use weir_limit::{
-    Algorithm, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp,
-    algorithm::{CountChange, CounterState, FixedWindow},
+    Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp,
+    algorithm::{CountChange, CounterState},
     decide,
 };
 use weir_store::remote::{Command, Exchange, Heartbeat, Hold, Members, Reply, Report, Run, Target, TierSet};
@@ -34,7 +34,7 @@ pub struct SimulatedServer {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct StoredKey {
     path: Arc<str>,
-    algorithm: u8,
+    algorithm: char,
     period: Period,
     /// The format of envoyproxy/ratelimit has separate keys.
     compatible: bool,
@@ -74,20 +74,20 @@ impl SimulatedServer {
         let keys: SmallVec<[StoredKey; 2]> = keys(target, counted_at).collect();
         let before: SmallVec<[Option<SimulatedCounter>; 2]> =
             keys.iter().map(|key| self.counters.get(key).cloned()).collect();
-        let loaded = target.tiers.iter().zip(&keys).zip(&before).map(|((tier, key), before)| match before {
+        let loaded = target.tiers.iter().zip(&before).map(|(tier, before)| match before {
             Some(before) => before.state.clone(),
-            None => unused(tier, key, now),
+            None => CounterState::unused(tier, if tier.has_windows() { counted_at } else { now }),
         });
         let mut counters: TierStates = loaded.collect();
         for (tier, counter) in target.tiers.iter().zip(&mut counters) {
-            if tier.algorithm == Algorithm::SlidingWindow {
+            if !tier.has_windows() {
                 // drops expired spans, so that only changes are found
                 counter.give_back(tier, now, Hits(0));
             }
         }
         let (mut own, mut missing) = (TierSet::default(), TierSet::default());
         for (i, before) in before.iter().enumerate() {
-            if target.tiers[i].algorithm != Algorithm::FixedWindow {
+            if !target.tiers[i].has_windows() {
                 let kept = before.as_ref().filter(|stored| stored.until > now);
                 missing.set(i, kept.is_none());
                 own.set(i, kept.is_some_and(|stored| stored.writer == exchange.writer));
@@ -97,10 +97,9 @@ impl SimulatedServer {
         let (told, (mut hits, taken, granted)) = counted.apply(exchange);
         let CountedHits { counters, changed, .. } = counted;
         for (i, (key, counter)) in keys.iter().zip(&counters).enumerate() {
-            let is_fixed = target.tiers[i].algorithm == Algorithm::FixedWindow;
+            let is_fixed = target.tiers[i].has_windows();
             // a counter that counts nothing need not be created, but for a bucket, whose refill has an instant
-            let is_bucket = matches!(target.tiers[i].algorithm, Algorithm::TokenBucket(_));
-            let is_created = counter.used() > Hits(0) || is_bucket;
+            let is_created = counter.used() > Hits(0) || target.tiers[i].refills();
             if (is_fixed || changed.contains(i)) && (before[i].is_some() || is_created) {
                 let writer = if is_fixed { 0 } else { exchange.writer };
                 let kept = before[i].as_ref().map_or(Timestamp::default(), |stored| stored.until);
@@ -136,12 +135,12 @@ impl SimulatedServer {
             return changed;
         }
         for (tier, key) in target.tiers.iter().zip(keys(target, report.at)) {
-            if tier.algorithm != Algorithm::FixedWindow || open.contains(&key) {
+            if !tier.has_windows() || open.contains(&key) {
                 continue;
             }
             let before = self.counters.get(&key).cloned();
-            let mut state =
-                before.as_ref().map_or_else(|| unused(tier, &key, now), |stored| stored.state.clone());
+            let unused = || CounterState::unused(tier, report.at);
+            let mut state = before.as_ref().map_or_else(unused, |stored| stored.state.clone());
             add_to_window(tier, &mut state, report, now);
             if before.is_some() || state.used() > Hits(0) {
                 self.counters
@@ -206,27 +205,13 @@ impl SimulatedServer {
 
 fn keys(target: &Target, at: Timestamp) -> impl Iterator<Item = StoredKey> {
     let path: Arc<str> = Arc::from(&*target.path);
-    target.tiers.iter().map(move |tier| {
-        let (algorithm, window) = match tier.algorithm {
-            Algorithm::FixedWindow => (0, at.window_end(tier.period)),
-            Algorithm::SlidingWindow => (1, Timestamp::default()),
-            Algorithm::TokenBucket(_) => (2, Timestamp::default()),
-        };
-        StoredKey {
-            path: Arc::clone(&path),
-            algorithm,
-            period: tier.period,
-            compatible: target.over_limit_policy == OverLimitPolicy::Count,
-            window,
-        }
+    target.tiers.iter().map(move |tier| StoredKey {
+        path: Arc::clone(&path),
+        algorithm: tier.algorithm.kind().letter(),
+        period: tier.period,
+        compatible: target.over_limit_policy == OverLimitPolicy::Count,
+        window: tier.window_end(at).unwrap_or_default(),
     })
-}
-
-fn unused(tier: &Tier, key: &StoredKey, now: Timestamp) -> CounterState {
-    match tier.algorithm {
-        Algorithm::FixedWindow => CounterState::FixedWindow(FixedWindow::new(key.window, Hits(0))),
-        _ => CounterState::unused(tier, now),
-    }
 }
 
 /// One for each tier.
@@ -245,13 +230,7 @@ impl CountedHits<'_> {
         let (tier, counter) = (&self.target.tiers[i], &mut self.counters[i]);
         let before = counter.clone();
         let result = edit(tier, counter);
-        let has_changed = match (counter, &before) {
-            (CounterState::FixedWindow(_), _) => false,
-            // without the time from which they are idle, which follows from the limit too
-            (CounterState::TokenBucket(after, _), CounterState::TokenBucket(before, _)) => after != before,
-            (after, before) => after.sliding_window() != before.sliding_window(),
-        };
-        if has_changed {
+        if !tier.has_windows() && !counter.counts_as(&before) {
             self.changed.set(i, true);
         }
         result
@@ -337,7 +316,7 @@ impl CountedHits<'_> {
         let at = report.at.min(now);
         let rejected_at = report.rejected_at.map(|rejected| rejected.min(now));
         for (i, tier) in self.target.tiers.iter().enumerate() {
-            if tier.algorithm == Algorithm::FixedWindow {
+            if tier.has_windows() {
                 if self.keys[i].window == report.at.window_end(tier.period) {
                     add_to_window(tier, &mut self.counters[i], report, now);
                 }

@@ -3,16 +3,17 @@
 use std::borrow::Cow;
 
 use super::{
+    Algorithm,
     change::CountChange,
     fixed_window::FixedWindow,
     sliding_window::SlidingWindow,
     span::Span,
     state::{AlgorithmState, Availability, Outcome, Probe},
-    token_bucket::TokenBucket,
+    token_bucket::{Refill, TokenBucket},
 };
 use crate::{
     request_bucket::{PacedBucket, StepBucket, TokenTime},
-    tier::{Algorithm, OverLimitPolicy, Tier},
+    tier::{OverLimitPolicy, Tier},
     units::{Hits, NANOS_PER_SECOND, Period, Timestamp},
 };
 
@@ -156,15 +157,9 @@ impl CounterState {
         })
     }
 
-    /// Counts `hits` that are taken now and used by `until`. A sliding window counts them as of `until`. A bucket or a
-    /// fixed window counts them as [`CounterState::take`] does, since its capacity can only grow until then.
+    /// Calls [`AlgorithmState::reserve`].
     pub fn reserve(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
-        match self {
-            Self::FixedWindow(_) | Self::TokenBucket(..) => {
-                self.take(tier, now, hits);
-            }
-            _ => self.change_window(tier, |window| window.reserve(tier, now, until, hits)),
-        }
+        change_state!(self, tier, state => state.reserve(tier, now, until, hits));
     }
 
     /// Calls [`AlgorithmState::reject`].
@@ -182,27 +177,48 @@ impl CounterState {
         change_state!(self, tier, state => state.add(tier, at, change, now));
     }
 
-    /// Gives back `hits` [reserved](Self::reserve) until `until`, by which a sliding window finds their span.
-    pub fn release(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
-        match self {
-            Self::FixedWindow(_) | Self::TokenBucket(..) => {
-                self.give_back(tier, now, hits);
+    /// Adds the hits of `later`, which began as an unused state, at their own instants. Tokens that have flowed into
+    /// `later` since its first hit have flowed into both.
+    pub fn merge(&mut self, later: &Self, tier: &Tier, now: Timestamp) {
+        let mut add = |at: Timestamp, hits: u64| {
+            self.add(tier, at, CountChange::of(i64::try_from(hits).unwrap_or(i64::MAX)), now);
+        };
+        match later {
+            Self::FixedWindow(window) => {
+                let in_window = Timestamp::from_nanos(window.end().as_nanos().saturating_sub(1));
+                add(in_window, later.used().0);
             }
-            _ => self.change_window(tier, |window| window.release(tier, now, until, hits)),
+            Self::TokenBucket(bucket, _) if bucket.taken() > 0 => {
+                // the steps of the two buckets are at different times: hits that one of them has refilled already are not
+                // taken back, and none that has not is refilled by an earlier step of the other one
+                let at = if tier.bucket().refill == Refill::Step { now } else { bucket.as_of() };
+                // part of a token counts as a whole one, so that it is not admitted twice
+                add(at, later.used().0);
+            }
+            _ => {
+                let window = later.sliding_window().unwrap_or_default();
+                window.spans().iter().for_each(|span| add(span.last, span.hits.into()));
+            }
         }
     }
 
-    /// Gives back unused `hits` that were [taken](Self::take) at `taken_at`: to a fixed window if it is still open, to
-    /// a sliding window if they still count, to a bucket less the tokens that have flowed in since.
-    pub fn put_back(&mut self, tier: &Tier, now: Timestamp, taken_at: Timestamp, hits: Hits) {
-        match self {
-            Self::FixedWindow(window) => window.put_back(tier, now, taken_at, hits),
-            Self::TokenBucket(bucket, kept) => {
-                bucket.put_back(tier, now, taken_at, hits);
-                *kept = IdleAt::of(bucket.idle_at(tier));
-            }
-            _ => self.change_window(tier, |window| window.release(tier, now, taken_at, hits)),
+    /// Returns whether both count the same hits: when a bucket is idle depends on its limit, too.
+    #[must_use]
+    pub fn counts_as(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::TokenBucket(bucket, _), Self::TokenBucket(other, _)) => bucket == other,
+            _ => self == other,
         }
+    }
+
+    /// Calls [`AlgorithmState::release`].
+    pub fn release(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
+        change_state!(self, tier, state => state.release(tier, now, until, hits));
+    }
+
+    /// Calls [`AlgorithmState::put_back`].
+    pub fn put_back(&mut self, tier: &Tier, now: Timestamp, taken_at: Timestamp, hits: Hits) {
+        change_state!(self, tier, state => state.put_back(tier, now, taken_at, hits));
     }
 
     /// Calls [`AlgorithmState::availability`].
@@ -245,9 +261,8 @@ impl CounterState {
     /// Creates a state from `window`, for a store that keeps states in another format.
     #[must_use]
     pub fn from_sliding_window(window: SlidingWindow, tier: &Tier) -> Self {
-        let idle_at = IdleAt::of(window.idle_at(tier));
-        Self::with_one_span(&window, idle_at)
-            .unwrap_or_else(|| Self::SlidingWindow(Box::new(window), idle_at))
+        let idle_at = window.idle_at(tier);
+        Self::restored_window(window, idle_at)
     }
 
     /// Creates a state from a `window` and its [`CounterState::idle_at`], which a store keeps without the tier.
@@ -327,8 +342,7 @@ impl CounterState {
     /// Creates a state from `bucket`, for a store that keeps states in another format.
     #[must_use]
     pub fn from_token_bucket(bucket: TokenBucket, tier: &Tier) -> Self {
-        let idle_at = IdleAt::of(bucket.idle_at(tier));
-        Self::TokenBucket(bucket, idle_at)
+        Self::restored_bucket(bucket, bucket.idle_at(tier))
     }
 }
 
@@ -371,8 +385,7 @@ mod tests {
     /// A sliding window needs no allocation while it has one span of few hits, and changes as it would in a box.
     #[test]
     fn a_window_of_one_span_is_kept_without_an_allocation() {
-        let tier =
-            Tier { requests: 100_000, period: Period::from_secs(12), algorithm: Algorithm::SlidingWindow };
+        let tier = Tier::sliding_window(100_000, Period::from_secs(12));
         let mut state = CounterState::unused(&tier, Timestamp::from_secs(100));
         let mut window = SlidingWindow::unused(&tier, Timestamp::from_secs(100));
         // the instant, the hits that are taken, those that are given back, and the number of spans afterwards

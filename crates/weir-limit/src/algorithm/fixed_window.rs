@@ -32,17 +32,6 @@ impl FixedWindow {
         self.end
     }
 
-    pub(super) fn put_back(&mut self, tier: &Tier, now: Timestamp, taken_at: Timestamp, hits: Hits) {
-        if self.is_open(tier, now, taken_at) {
-            self.used = self.used.minus(hits);
-        }
-    }
-
-    /// Whether the window of `taken_at` is this one, and still open at `now`.
-    pub(super) fn is_open(&self, tier: &Tier, now: Timestamp, taken_at: Timestamp) -> bool {
-        self.end == taken_at.window_end(tier.period) && now < self.end
-    }
-
     #[inline]
     fn open(&self, tier: &Tier, now: Timestamp) -> (Timestamp, Hits) {
         if now < self.end { (self.end, self.used) } else { (now.window_end(tier.period), Hits(0)) }
@@ -75,6 +64,13 @@ impl AlgorithmState for FixedWindow {
         *self = Self { end, used: used.minus(hits) };
     }
 
+    /// If the window of `taken_at` is this one, and still open.
+    fn put_back(&mut self, tier: &Tier, now: Timestamp, taken_at: Timestamp, hits: Hits) {
+        if self.end == taken_at.window_end(tier.period) && now < self.end {
+            self.used = self.used.minus(hits);
+        }
+    }
+
     /// Applies the change in the window of `at`. Ignores it if a later window is open.
     fn add(&mut self, tier: &Tier, at: Timestamp, change: CountChange, _now: Timestamp) {
         if !change.is_none() && at.window_end(tier.period) >= self.end {
@@ -102,10 +98,9 @@ impl AlgorithmState for FixedWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tier::Algorithm;
 
     fn tier(requests: u32) -> Tier {
-        Tier { requests, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow }
+        Tier::fixed_window(requests, Period::from_secs(60))
     }
 
     fn at(seconds: u64) -> Timestamp {

@@ -1,10 +1,8 @@
 //! The flow of tokens into a bucket. All results are exact; a division of 128 bits is made only where 64 bits do not
 //! suffice.
 
-use crate::{
-    tier::{Refill, Tier},
-    units::Period,
-};
+use super::token_bucket::Refill;
+use crate::{tier::Tier, units::Period};
 
 /// One token, in units of 2^-31 tokens.
 pub(super) const TOKEN: u64 = 1 << TOKEN_BITS;
@@ -96,7 +94,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::tier::Algorithm;
 
     /// Numbers of all sizes below 2^`bits`.
     fn sized(bits: u32) -> impl Strategy<Value = u64> {
@@ -108,7 +105,7 @@ mod tests {
 
     fn tier(requests: u64, period: u64) -> Tier {
         let requests = u32::try_from(requests).expect("32 bits");
-        Tier { requests, period: Period::from_nanos(period.max(1)), algorithm: Algorithm::FixedWindow }
+        Tier::fixed_window(requests, Period::from_nanos(period.max(1)))
     }
 
     /// A limit for which the 64 bits of the fast path are exactly one too few, and its neighbours.

@@ -57,52 +57,6 @@ impl SlidingWindow {
         &self.spans
     }
 
-    /// Counts `hits` that are taken now and used by `until`: they count until one period after `until`.
-    pub fn reserve(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
-        if hits == Hits(0) {
-            return;
-        }
-        let hits = u32::try_from(hits.0).unwrap_or(u32::MAX);
-        // spans expire by `now`, not by `until`: the others still count in between
-        self.drop_expired(tier, now);
-        match self.spans.last_mut() {
-            Some(newest) if until < self.opened.after(longest_span(tier)) => {
-                // a clock that steps back must not shorten the span
-                newest.last = newest.last.max(until);
-                newest.hits = newest.hits.saturating_add(hits);
-            }
-            _ => {
-                self.opened = until;
-                self.spans.push(Span { last: until, hits });
-            }
-        }
-    }
-
-    /// Gives back `hits` that were reserved until `until`. They are in the first span that ends then or later, or in
-    /// one after it, which was open already when they were reserved. Earlier spans come first nevertheless: as long as
-    /// these have hits, the ones that stay count for longer, so that the window never counts too little.
-    pub fn release(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
-        self.drop_expired(tier, now);
-        if until.after(tier.period) <= now {
-            // their span may have expired, and all others belong to other requests
-            return;
-        }
-        let older = self.spans.iter().take_while(|span| span.last < until).count();
-        let middle = (older + 1).min(self.spans.len());
-        let (first, later) = self.spans.split_at_mut(middle);
-        let mut left = hits.0;
-        for span in first.iter_mut().rev().chain(later) {
-            left -= span.give_back(left);
-        }
-        if left == hits.0 {
-            return;
-        }
-        // the newest span stays even if empty: without it, the next hit would extend the span before it
-        let newest = self.spans.pop();
-        self.spans.retain(|span| span.hits > 0);
-        self.spans.extend(newest);
-    }
-
     /// Counts `hits` taken at `at`, before the newest span began. They join the next later span if it ended within a
     /// twelfth of a period after them, or if there are [`MAX_SPANS`].
     fn insert(&mut self, tier: &Tier, at: Timestamp, hits: Hits) {
@@ -153,6 +107,27 @@ impl AlgorithmState for SlidingWindow {
 
     fn reject(&mut self, _tier: &Tier, _now: Timestamp) {}
 
+    /// Counts `hits` that are taken now and used by `until`: they count until one period after `until`.
+    fn reserve(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
+        if hits == Hits(0) {
+            return;
+        }
+        let hits = u32::try_from(hits.0).unwrap_or(u32::MAX);
+        // spans expire by `now`, not by `until`: the others still count in between
+        self.drop_expired(tier, now);
+        match self.spans.last_mut() {
+            Some(newest) if until < self.opened.after(longest_span(tier)) => {
+                // a clock that steps back must not shorten the span
+                newest.last = newest.last.max(until);
+                newest.hits = newest.hits.saturating_add(hits);
+            }
+            _ => {
+                self.opened = until;
+                self.spans.push(Span { last: until, hits });
+            }
+        }
+    }
+
     /// The caller does not identify the hits: keeping the newer ones, which count for longer, never admits too many.
     fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
         self.drop_expired(tier, now);
@@ -163,6 +138,35 @@ impl AlgorithmState for SlidingWindow {
         // without hits nothing changes: the newest span, which may be empty, decides which span the next hit joins
         let empty = self.spans.iter().take_while(|span| hits > Hits(0) && span.hits == 0).count();
         self.spans.drain(..empty);
+    }
+
+    /// Gives back `hits` that were reserved until `until`. They are in the first span that ends then or later, or in
+    /// one after it, which was open already when they were reserved. Earlier spans come first nevertheless: as long as
+    /// these have hits, the ones that stay count for longer, so that the window never counts too little.
+    fn release(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
+        self.drop_expired(tier, now);
+        if until.after(tier.period) <= now {
+            // their span may have expired, and all others belong to other requests
+            return;
+        }
+        let older = self.spans.iter().take_while(|span| span.last < until).count();
+        let middle = (older + 1).min(self.spans.len());
+        let (first, later) = self.spans.split_at_mut(middle);
+        let mut left = hits.0;
+        for span in first.iter_mut().rev().chain(later) {
+            left -= span.give_back(left);
+        }
+        if left == hits.0 {
+            return;
+        }
+        // the newest span stays even if empty: without it, the next hit would extend the span before it
+        let newest = self.spans.pop();
+        self.spans.retain(|span| span.hits > 0);
+        self.spans.extend(newest);
+    }
+
+    fn put_back(&mut self, tier: &Tier, now: Timestamp, taken_at: Timestamp, hits: Hits) {
+        self.release(tier, now, taken_at, hits);
     }
 
     /// Counts the hits as of `at`, up to a twelfth of a period later where that saves a span.
@@ -212,11 +216,10 @@ impl AlgorithmState for SlidingWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tier::Algorithm;
 
     /// Spans of up to one second.
     fn tier(requests: u32) -> Tier {
-        Tier { requests, period: Period::from_secs(12), algorithm: Algorithm::SlidingWindow }
+        Tier::sliding_window(requests, Period::from_secs(12))
     }
 
     fn at(millis: u64) -> Timestamp {
@@ -361,11 +364,7 @@ mod tests {
 
     #[test]
     fn the_largest_numbers_do_not_overflow() {
-        let tier = Tier {
-            requests: u32::MAX,
-            period: Period::from_secs(365 * 86_400),
-            algorithm: Algorithm::SlidingWindow,
-        };
+        let tier = Tier::sliding_window(u32::MAX, Period::from_secs(365 * 86_400));
         let last = Timestamp::from_nanos(u64::MAX - 1);
         let mut window = SlidingWindow::unused(&tier, at(0));
         window.take(&tier, last, Hits(u64::from(u32::MAX)));

@@ -23,8 +23,23 @@ pub trait AlgorithmState {
     /// Records that this tier rejected a request. The request's hits do not count.
     fn reject(&mut self, tier: &Tier, now: Timestamp);
 
+    /// Counts `hits` that are taken now and used by `until`, when the capacity of most algorithms has only grown.
+    fn reserve(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
+        let _ = until;
+        self.take(tier, now, hits);
+    }
+
     /// Gives back `hits`, at most as many as are counted.
     fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits);
+
+    /// Gives back `hits` that were [reserved](Self::reserve) until `until`.
+    fn release(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
+        let _ = until;
+        self.give_back(tier, now, hits);
+    }
+
+    /// Gives back unused `hits` that were [taken](Self::take) at `taken_at`, as far as they still count.
+    fn put_back(&mut self, tier: &Tier, now: Timestamp, taken_at: Timestamp, hits: Hits);
 
     /// Applies a `change` decided elsewhere as of `at`, even if it does not fit. Hits too old to matter are ignored.
     fn add(&mut self, tier: &Tier, at: Timestamp, change: CountChange, now: Timestamp);

@@ -3,15 +3,43 @@
 //! Continuous refill is the generic cell rate algorithm (ITU-T I.371) in terms of tokens. Refill in steps and strict
 //! buckets follow the durable rate limiter of Smyte.
 
+use std::num::NonZeroU16;
+
 use super::{
     change::CountChange,
     refill::{TOKEN, inflow, most_inflow, steps, time_for, time_of_steps},
     state::{AlgorithmState, Availability, Probe},
 };
 use crate::{
-    tier::{Bucket, Refill, Tier},
+    tier::Tier,
     units::{Hits, Period, Timestamp},
 };
+
+/// The parameters of a token bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// Tokens in a full bucket, 1 to 2^32-1.
+    pub burst: u32,
+    /// How tokens are refilled.
+    pub refill: Refill,
+    /// A rejected request restarts the refill clock, so a caller that keeps trying keeps being rejected.
+    pub strict: bool,
+}
+
+/// How tokens are refilled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Refill {
+    /// Evenly, one every `period / requests`: at most `burst + requests * t / period` hits in any time `t`.
+    #[default]
+    Continuous,
+    /// `requests` of them at the end of each period, counted from the first hit. At most `burst + requests * (floor(t /
+    /// period) + 1)` hits are admitted in any time `t`: even the shortest may contain a step.
+    Step,
+    /// As [`Refill::Continuous`], but one bucket for all periods: the period comes with the request, like `requests`.
+    AnyPace,
+    /// As [`Refill::Continuous`], but over so many periods: an instance's part, which uses the whole bucket's counter.
+    Part(NonZeroU16),
+}
 
 /// The tokens that a bucket lacks at an instant. 16 bytes. The taken tokens are kept, not those left, so that a changed
 /// `burst` applies immediately: raised, the extra tokens are available; lowered below the taken tokens, the bucket is
@@ -30,6 +58,18 @@ pub struct TokenBucket {
 }
 
 const DEBT: u64 = 1 << 63;
+
+// === impl Bucket ===
+
+impl Bucket {
+    /// Creates the parameters of a bucket that is refilled evenly, and not strict.
+    #[must_use]
+    pub const fn of(burst: u32) -> Self {
+        Self { burst, refill: Refill::Continuous, strict: false }
+    }
+}
+
+// === impl TokenBucket ===
 
 impl TokenBucket {
     /// Creates a bucket; `taken` is in units of 2^-31 tokens, less than 2^63, and `in_debt` if it exceeds the burst.
@@ -94,12 +134,6 @@ impl TokenBucket {
             Refill::Step if self.taken() > 0 => full.after(tier.period),
             _ => full,
         }
-    }
-
-    /// Less the tokens that have flowed in since `taken_at`, which have refilled the bucket already.
-    pub(super) fn put_back(&mut self, tier: &Tier, now: Timestamp, taken_at: Timestamp, hits: Hits) {
-        let tokens = hits.0.saturating_mul(TOKEN);
-        self.return_tokens(tier, now, tokens - most_inflow(tier, now.since(taken_at), tokens));
     }
 
     fn return_tokens(&mut self, tier: &Tier, now: Timestamp, tokens: u64) {
@@ -186,6 +220,12 @@ impl AlgorithmState for TokenBucket {
         self.return_tokens(tier, now, hits.0.saturating_mul(TOKEN));
     }
 
+    /// Less the tokens that have flowed in since `taken_at`, which have refilled the bucket already.
+    fn put_back(&mut self, tier: &Tier, now: Timestamp, taken_at: Timestamp, hits: Hits) {
+        let tokens = hits.0.saturating_mul(TOKEN);
+        self.return_tokens(tier, now, tokens - most_inflow(tier, now.since(taken_at), tokens));
+    }
+
     /// Takes the tokens at `at`, or at the instant of the state if that is later. The bucket may be in debt afterwards.
     fn add(&mut self, tier: &Tier, at: Timestamp, change: CountChange, _now: Timestamp) {
         let refilled = self.at(tier, at);
@@ -222,10 +262,9 @@ impl AlgorithmState for TokenBucket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tier::Algorithm;
 
     fn tier(requests: u32, seconds: u64, bucket: Bucket) -> Tier {
-        Tier { requests, period: Period::from_secs(seconds), algorithm: Algorithm::TokenBucket(bucket) }
+        Tier::token_bucket(requests, Period::from_secs(seconds), bucket)
     }
 
     const fn bucket(burst: u32, refill: Refill, strict: bool) -> Bucket {
@@ -379,11 +418,7 @@ mod tests {
     #[test]
     fn the_largest_numbers_do_not_overflow() {
         for refill in [Refill::Continuous, Refill::Step] {
-            let tier = Tier {
-                requests: u32::MAX,
-                period: Period::from_secs(365 * 86_400),
-                algorithm: Algorithm::TokenBucket(bucket(u32::MAX, refill, true)),
-            };
+            let tier = tier(u32::MAX, 365 * 86_400, bucket(u32::MAX, refill, true));
             let last = Timestamp::from_nanos(u64::MAX);
             let mut state = TokenBucket::unused(&tier, at(0));
             assert!(take(&mut state, &tier, at(0), u64::from(u32::MAX)));

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     algorithm::CounterState,
     reservation::ReservedSpan,
-    tier::{Algorithm, SharedTiers, Tier, Tiers, capacity},
+    tier::{SharedTiers, Tier, Tiers, capacity},
     units::{Hits, Period, Timestamp},
 };
 
@@ -425,7 +425,7 @@ impl AskingLine {
 
     fn hold(&self) -> Period {
         let longest = self.tiers.iter().map(|tier| tier.period).max().unwrap_or_default();
-        if self.tiers.iter().all(|tier| tier.algorithm == Algorithm::FixedWindow) {
+        if self.tiers.iter().all(Tier::has_windows) {
             // only the end of the window matters, and a reply that comes late serves the line nevertheless
             return longest;
         }
@@ -478,11 +478,10 @@ impl AskingLine {
 #[must_use]
 pub fn unused(tiers: &[Tier], taken_at: Timestamp, hits: Hits, now: Timestamp) -> Option<Unused> {
     let since = now.since(taken_at);
-    let flowed =
-        tiers.iter().filter(|tier| matches!(tier.algorithm, Algorithm::TokenBucket(_))).map(|tier| {
-            let period = u128::from(tier.period.as_nanos().max(1));
-            (u128::from(since.as_nanos()) * u128::from(tier.requests)).div_ceil(period)
-        });
+    let flowed = tiers.iter().filter(|tier| tier.refills()).map(|tier| {
+        let period = u128::from(tier.period.as_nanos().max(1));
+        (u128::from(since.as_nanos()) * u128::from(tier.requests)).div_ceil(period)
+    });
     let flowed = u64::try_from(flowed.max().unwrap_or_default()).unwrap_or(u64::MAX);
     let span = ReservedSpan { from: taken_at, until: taken_at.after(HOLD[1]), is_reported: true };
     let hits = hits.minus(Hits(flowed));

@@ -38,7 +38,7 @@ use self::{
 use super::{
     algorithm::CounterState,
     decision::{Decision, Direction, decide},
-    tier::{Algorithm, OverLimitPolicy, SharedTiers, Tier, capacity},
+    tier::{OverLimitPolicy, SharedTiers, Tier, capacity},
     units::{Hits, Period, Timestamp},
 };
 
@@ -64,10 +64,7 @@ pub struct Line {
 /// Returns whether callers can wait: not for strict buckets, whose refill each rejected caller would restart.
 #[must_use]
 pub fn can_wait(tiers: &[Tier]) -> bool {
-    !tiers.iter().any(|tier| match tier.algorithm {
-        Algorithm::TokenBucket(bucket) => bucket.strict || tier.has_any_pace(),
-        _ => false,
-    })
+    !tiers.iter().any(|tier| tier.bucket().strict || tier.has_any_pace())
 }
 
 // === impl Line ===

@@ -4,8 +4,8 @@ use smallvec::SmallVec;
 
 use super::waiters::Waiters;
 use crate::{
-    algorithm::CounterState,
-    tier::{Algorithm, Refill, Tier, Tiers, capacity},
+    algorithm::{CounterState, Refill},
+    tier::{Tier, Tiers, capacity},
     units::{Hits, Period, Timestamp},
 };
 
@@ -131,14 +131,10 @@ impl LineForecast {
     /// For an empty bucket that refills evenly: the last waiter is served when as many tokens have flowed in.
     fn drain(&mut self, left: u64) {
         let ([tier], [bucket]) = (&*self.tiers, &mut *self.counters) else { return };
-        let (Algorithm::TokenBucket(parameters), Ok(more)) = (tier.algorithm, u32::try_from(left)) else {
-            return self.drain_slowly(left);
-        };
-        let Some(burst) = parameters.burst.checked_add(more) else { return self.drain_slowly(left) };
+        let burst = u32::try_from(left).ok().and_then(|more| tier.capacity().checked_add(more));
+        let Some(burst) = burst else { return self.drain_slowly(left) };
         // a bucket that is larger by the hits has the room that this one will have
-        let mut parameters = parameters;
-        parameters.burst = burst;
-        let larger = Tier { algorithm: Algorithm::TokenBucket(parameters), ..tier.clone() };
+        let larger = tier.with_limits(tier.requests, burst);
         bucket.take(&larger, self.at, Hits(left));
         let wait = bucket.wait(&larger, self.at, Hits(left));
         self.at = self.at.after(wait);
@@ -162,5 +158,5 @@ impl LineForecast {
 }
 
 fn is_continuous(tier: &Tier) -> bool {
-    matches!(tier.algorithm, Algorithm::TokenBucket(bucket) if bucket.refill != Refill::Step)
+    tier.refills() && tier.bucket().refill != Refill::Step
 }

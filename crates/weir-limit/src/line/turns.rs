@@ -6,7 +6,7 @@
 
 use crate::{
     part::Place,
-    tier::{Algorithm, Tier},
+    tier::Tier,
     units::{Period, Timestamp},
 };
 
@@ -69,14 +69,13 @@ const fn mixed(number: u64) -> u64 {
 
 /// The time after which hits fit again that others wait for as well.
 fn opens(tiers: &[Tier]) -> Period {
-    let flows_in = |tier: &Tier, burst: u32| {
-        let refill = u128::from(tier.period.as_nanos()) * u128::from(burst);
-        u64::try_from(refill / u128::from(tier.requests.max(1))).unwrap_or(u64::MAX)
-    };
-    let opens = tiers.iter().map(|tier| match tier.algorithm {
-        Algorithm::FixedWindow => tier.period.as_nanos(),
-        Algorithm::SlidingWindow => tier.period.as_nanos() / 12,
-        Algorithm::TokenBucket(bucket) => flows_in(tier, bucket.burst),
+    let opens = tiers.iter().map(|tier| {
+        let period = tier.period.as_nanos();
+        if tier.refills() {
+            let refill = u128::from(period) * u128::from(tier.capacity());
+            return u64::try_from(refill / u128::from(tier.requests.max(1))).unwrap_or(u64::MAX);
+        }
+        if tier.has_windows() { period } else { period / 12 }
     });
     Period::from_nanos(opens.min().unwrap_or_default())
 }
@@ -94,7 +93,7 @@ mod tests {
     const SECOND: Period = Period::from_secs(1);
 
     fn window() -> [Tier; 1] {
-        [Tier { requests: 1_000, period: SECOND, algorithm: Algorithm::FixedWindow }]
+        [Tier::fixed_window(1_000, SECOND)]
     }
 
     fn ranked(instances: u32, rank: u32) -> Turns {

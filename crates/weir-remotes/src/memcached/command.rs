@@ -205,13 +205,13 @@ mod tests {
     use proptest::{collection::vec, prelude::*};
 
     use super::*;
-    use weir_limit::{Algorithm, Period, Tier, algorithm::CountChange};
+    use weir_limit::{Period, Tier, algorithm::CountChange};
     use weir_store::remote::{Hold, Run};
 
     const LIMIT: u64 = 10;
 
     fn prepared(over_limit_policy: OverLimitPolicy, exchange: Exchange) -> MemcachedCommand {
-        let tier = Tier { requests: 10, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
+        let tier = Tier::fixed_window(10, Period::from_secs(60));
         let target = Target { path: "shop|tenant=acme".into(), tiers: [tier].into(), over_limit_policy };
         let settings = KeySettings { prefix: "".into(), unambiguous: false, jitter_seconds: 0 };
         MemcachedCommand::new(Arc::new(target), exchange, Timestamp::from_secs(90), &settings, 90, 7)

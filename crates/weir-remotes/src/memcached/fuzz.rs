@@ -9,7 +9,7 @@ use super::{
     codec::{MetaReply, read_reply},
     command::MemcachedCommand,
 };
-use weir_limit::{Algorithm, Direction, OverLimitPolicy, Period, Tier, Timestamp};
+use weir_limit::{Direction, OverLimitPolicy, Period, Tier, Timestamp};
 use weir_store::{
     name::KeySettings,
     remote::{Exchange, Hold, Report, Run, Target},
@@ -66,7 +66,7 @@ fn read_all(mut reader: impl AsyncBufRead + Unpin) -> Vec<MetaReply> {
 }
 
 fn prepared(over_limit_policy: OverLimitPolicy, exchange: Exchange) -> MemcachedCommand {
-    let tier = Tier { requests: 5, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
+    let tier = Tier::fixed_window(5, Period::from_secs(60));
     let target = Target { path: "shop|tenant=acme".into(), tiers: [tier].into(), over_limit_policy };
     let settings = KeySettings { prefix: "".into(), unambiguous: false, jitter_seconds: 0 };
     MemcachedCommand::new(Arc::new(target), exchange, AT, &settings, 90, 7)

@@ -16,30 +16,29 @@ use super::{
     slot_map::{SLOTS, SlotMap},
 };
 use weir_limit::{
-    Algorithm, Bucket, Direction, Hits, OverLimitPolicy, Period, Refill, Tier, Timestamp, decide,
-    decision_from_store,
+    Bucket, Direction, Hits, OverLimitPolicy, Period, Refill, Tier, Timestamp, decide, decision_from_store,
 };
 use weir_store::{encoding, remote::Target};
 
 const NOW: Timestamp = Timestamp::from_secs(1_234_567_890);
 
 fn targets() -> [Target; 5] {
-    let bucket = |refill, strict| Algorithm::TokenBucket(Bucket { burst: 9, refill, strict });
-    let tier = |seconds, algorithm| Tier { requests: 5, period: Period::from_secs(seconds), algorithm };
+    let minute = Period::from_secs(60);
+    let bucket = |refill, strict| Tier::token_bucket(5, minute, Bucket { burst: 9, refill, strict });
     let target = |tiers: &[Tier]| Target {
         path: "d_k_v_".into(),
         tiers: tiers.to_vec().into(),
         over_limit_policy: OverLimitPolicy::Ignore,
     };
     [
-        target(&[tier(60, Algorithm::FixedWindow)]),
-        target(&[tier(60, Algorithm::SlidingWindow)]),
-        target(&[tier(60, bucket(Refill::Continuous, false))]),
-        target(&[tier(60, bucket(Refill::Step, true))]),
+        target(&[Tier::fixed_window(5, minute)]),
+        target(&[Tier::sliding_window(5, minute)]),
+        target(&[bucket(Refill::Continuous, false)]),
+        target(&[bucket(Refill::Step, true)]),
         target(&[
-            tier(1, Algorithm::FixedWindow),
-            tier(60, Algorithm::SlidingWindow),
-            tier(86_400, bucket(Refill::Continuous, true)),
+            Tier::fixed_window(5, Period::from_secs(1)),
+            Tier::sliding_window(5, minute),
+            Tier { period: Period::from_secs(86_400), ..bucket(Refill::Continuous, true) },
         ]),
     ]
 }

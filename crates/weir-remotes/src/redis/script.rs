@@ -5,7 +5,7 @@ use std::{str::FromStr, sync::LazyLock};
 use redis::Value;
 use smallvec::SmallVec;
 
-use weir_limit::{Algorithm, Direction, OverLimitPolicy, Period, Refill, Tier, Timestamp};
+use weir_limit::{Direction, OverLimitPolicy, Period, Refill, Tier, Timestamp};
 use weir_store::{
     encoding::{self, DecodeError},
     name,
@@ -73,10 +73,7 @@ pub(super) fn other_windows(
         for (i, tier) in target.tiers.iter().enumerate() {
             let is_same = |at: Timestamp| at.window_end(tier.period) == report.at.window_end(tier.period);
             let is_known = is_same(at) || others.iter().any(|(other, at)| *other == i && is_same(*at));
-            if tier.algorithm == Algorithm::FixedWindow
-                && !is_known
-                && target.tiers.len() + others.len() < MAX_KEYS
-            {
+            if tier.has_windows() && !is_known && target.tiers.len() + others.len() < MAX_KEYS {
                 others.push((i, report.at));
             }
         }
@@ -141,8 +138,8 @@ fn pack_report(
     let windows = (0..target.tiers.len()).map(|i| (i, at)).chain(others.iter().copied());
     let windows = windows.enumerate().fold(0_u64, |windows, (bit, (i, at))| {
         let tier = &target.tiers[i];
-        let is_in_window = tier.algorithm != Algorithm::FixedWindow
-            || report.at.window_end(tier.period) == at.window_end(tier.period);
+        let is_in_window =
+            !tier.has_windows() || report.at.window_end(tier.period) == at.window_end(tier.period);
         windows | u64::from(is_in_window) << bit
     });
     let at = exact(micros(report.at));
@@ -158,11 +155,7 @@ fn few(number: usize) -> u8 {
 
 fn pack_tier(tier: &Tier, at: Timestamp, packed: &mut Vec<u8>) {
     let bucket = tier.bucket();
-    packed.push(match tier.algorithm {
-        Algorithm::FixedWindow => b'f',
-        Algorithm::SlidingWindow => b's',
-        Algorithm::TokenBucket(_) => b'b',
-    });
+    packed.push(tier.algorithm.kind().letter() as u8);
     // rounded up: a period must not become shorter
     let micros = |time: u64| exact(time.div_ceil(1_000));
     let (start, end) = (name::window_start(tier, at), at.window_end(tier.period));
@@ -252,8 +245,8 @@ mod tests {
         Value::BulkString(texts.join("|").into_bytes())
     }
 
-    fn target(algorithm: Algorithm) -> Target {
-        let tier = Tier { requests: 5, period: Period::from_secs(60), algorithm };
+    fn target(tier: fn(u32, Period) -> Tier) -> Target {
+        let tier = tier(5, Period::from_secs(60));
         Target { path: "d_k_v_".into(), tiers: [tier].into(), over_limit_policy: OverLimitPolicy::Ignore }
     }
 
@@ -271,10 +264,10 @@ mod tests {
     #[test]
     fn a_reply_holds_the_granted_hits_and_a_counter_for_each_tier() {
         let at = Timestamp::from_secs(90);
-        for (algorithm, state) in
-            [(Algorithm::FixedWindow, "3"), (Algorithm::SlidingWindow, "w 7 80000000 -20000000 2 1000000 1")]
-        {
-            let target = target(algorithm);
+        for (target, state) in [
+            (target(Tier::fixed_window), "3"),
+            (target(Tier::sliding_window), "w 7 80000000 -20000000 2 1000000 1"),
+        ] {
             let (counter, _) = encoding::decode(&target.tiers[0], at, state).expect("the state is valid");
             let parsed = reply(&bulk(&["1,2=3", "90000000", state]), &target, at);
             let counters = std::iter::once(counter).collect();
@@ -298,19 +291,18 @@ mod tests {
         let at = Timestamp::from_secs(90);
         for texts in [&[][..], &["1"], &["1", "2"], &["1", "2", "x"], &["1", "2", "3", "4"], &["moved", "x"]]
         {
-            assert!(reply(&bulk(texts), &target(Algorithm::FixedWindow), at).is_err(), "{texts:?}");
+            assert!(reply(&bulk(texts), &target(Tier::fixed_window), at).is_err(), "{texts:?}");
         }
         for state in ["w", "w 1", "w 1 1 2", "b 1 1 2", "w 1 1 -2 3", "w 1 1 2 -3"] {
-            let parsed = reply(&bulk(&["1", "2", state]), &target(Algorithm::SlidingWindow), at);
+            let parsed = reply(&bulk(&["1", "2", state]), &target(Tier::sliding_window), at);
             assert!(parsed.is_err(), "{state}");
         }
-        assert!(reply(&Value::Nil, &target(Algorithm::FixedWindow), at).is_err());
+        assert!(reply(&Value::Nil, &target(Tier::fixed_window), at).is_err());
     }
 
     #[test]
     fn a_window_that_is_not_open_is_reported() {
-        let parsed =
-            reply(&bulk(&["moved", "61000000"]), &target(Algorithm::FixedWindow), Timestamp::default());
+        let parsed = reply(&bulk(&["moved", "61000000"]), &target(Tier::fixed_window), Timestamp::default());
         assert_eq!(parsed, Ok(ScriptReply::OtherWindow(Timestamp::from_secs(61))));
     }
 }

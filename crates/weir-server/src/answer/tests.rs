@@ -20,10 +20,9 @@ type Parts = (bool, Option<(Tier, Option<String>, u64)>, u32);
 fn a_tier() -> impl Strategy<Value = Tier> {
     let second = 1_000_000_000;
     let periods = [1, second, 60 * second, 3_600 * second, 90 * second, 7 * 86_400 * second, second / 2];
-    let algorithm = prop_oneof![Just(Algorithm::FixedWindow), Just(Algorithm::SlidingWindow)];
-    (a_number(), prop::sample::select(periods.to_vec()), algorithm).prop_map(
-        |(requests, period, algorithm)| Tier { requests, period: Period::from_nanos(period), algorithm },
-    )
+    let tiers = prop::sample::select(vec![Tier::fixed_window, Tier::sliding_window]);
+    (a_number(), prop::sample::select(periods.to_vec()), tiers)
+        .prop_map(|(requests, period, tier)| tier(requests, Period::from_nanos(period)))
 }
 
 fn a_number() -> impl Strategy<Value = u32> {

@@ -20,7 +20,7 @@ use super::{
 };
 use weir_config::RuleDescription;
 use weir_export::snapshot::{StatValue, snapshot};
-use weir_limit::{Algorithm, Bucket, CompiledRule, GiveBack, Refill, RuleSet, Tier};
+use weir_limit::{AlgorithmKind, Bucket, CompiledRule, GiveBack, Refill, RuleSet, Tier};
 use weir_limiter::Limiter;
 use weir_observe::{
     Stats,
@@ -183,15 +183,19 @@ fn tier(tier: &Tier) -> String {
         Some(unit) => format!("unit={unit} requests_per_unit={}", tier.requests),
         None => format!("unit=UNKNOWN requests_per_unit={} per={}", tier.requests, tier.refill_period()),
     };
-    match tier.algorithm {
-        Algorithm::FixedWindow => limit,
-        Algorithm::SlidingWindow => format!("{limit} algorithm=sliding_window"),
-        Algorithm::TokenBucket(Bucket { burst, refill, strict }) => {
-            let refill = if refill == Refill::Step { " refill=step" } else { "" };
-            let strict = if strict { " strict=true" } else { "" };
-            format!("{limit} algorithm=token_bucket burst={burst}{refill}{strict}")
-        }
+    let mut line = limit;
+    let kind = tier.algorithm.kind();
+    if kind != AlgorithmKind::default() {
+        line.extend([" algorithm=", kind.name()]);
     }
+    if tier.refills() {
+        let Bucket { burst, refill, strict } = tier.bucket();
+        // writing to a String cannot fail
+        let _ = write!(line, " burst={burst}");
+        line += if refill == Refill::Step { " refill=step" } else { "" };
+        line += if strict { " strict=true" } else { "" };
+    }
+    line
 }
 
 #[cfg(test)]
@@ -208,13 +212,9 @@ mod tests {
 
     #[test]
     fn a_rule_is_one_line() {
-        let tier = |requests, seconds| Tier {
-            requests,
-            period: Period::from_secs(seconds),
-            algorithm: Algorithm::FixedWindow,
-        };
+        let tier = |requests, seconds| Tier::fixed_window(requests, Period::from_secs(seconds));
         let bucket = Bucket { burst: 9, refill: Refill::Step, strict: true };
-        let bucket = Tier { algorithm: Algorithm::TokenBucket(bucket), ..tier(3, 60) };
+        let bucket = Tier::token_bucket(3, Period::from_secs(60), bucket);
         assert_eq!(
             line(Limit::Tiers { tiers: [bucket].into(), over_limit_policy: OverLimitPolicy::Ignore }),
             "d.k\\ney: unit=MINUTE requests_per_unit=3 algorithm=token_bucket burst=9 refill=step strict=true, \

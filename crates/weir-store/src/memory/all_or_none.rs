@@ -143,7 +143,7 @@ mod tests {
 
     use super::*;
     use weir_limit::{
-        Algorithm, Bucket, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Period, Refill, Request,
+        Algorithm, AlgorithmKind, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Period, Request,
         Rule, RuleNode, RuleSet, Scope, Tier, Values,
     };
 
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_request_holds_a_bounded_number_of_locks() {
-        let (store, rules) = (MemoryStore::new(1_000_000), rules(Algorithm::FixedWindow, 10));
+        let (store, rules) = (MemoryStore::new(1_000_000), rules(Algorithm::default(), 10));
         let index = |check: &LimitCheck<'_>| store.index(check.key);
         let tried = (0..).step_by(CHECKS).any(|from| {
             with_checks(&rules, from..from + CHECKS, |checks| {
@@ -217,8 +217,7 @@ mod tests {
 
     #[test]
     fn a_rejected_request_of_several_groups_counts_nothing() {
-        let bucket = |strict| Algorithm::TokenBucket(Bucket { burst: 3, refill: Refill::Continuous, strict });
-        for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, bucket(false)] {
+        for algorithm in AlgorithmKind::ALL.map(|kind| kind.for_limit(3)) {
             let (store, rules) = (MemoryStore::new(1_000_000), rules(algorithm, 3));
             let late = now().after(Period::from_millis(1));
             with_checks(&rules, (0..CHECKS).step_by(2), |checks| {
@@ -252,8 +251,7 @@ mod tests {
     /// What has ended or flowed back since is no hit of the request.
     #[test]
     fn hits_are_taken_back_from_a_state_with_older_hits() {
-        let bucket = Algorithm::TokenBucket(Bucket { burst: 5, refill: Refill::Continuous, strict: false });
-        for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, bucket] {
+        for algorithm in AlgorithmKind::ALL.map(|kind| kind.for_limit(5)) {
             let (store, rules) = (MemoryStore::new(1_000), rules(algorithm, 5));
             with_checks(&rules, [1].into_iter(), |checks| {
                 let check = &checks[0];
@@ -275,8 +273,8 @@ mod tests {
     /// Hits that other requests count meanwhile stay.
     #[test]
     fn hits_are_taken_back_from_a_state_that_has_changed() {
-        for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {
-            let (store, rules) = (MemoryStore::new(1_000), rules(algorithm, 5));
+        for kind in AlgorithmKind::ALL.into_iter().filter(|kind| !kind.refills()) {
+            let (store, rules) = (MemoryStore::new(1_000), rules(kind.for_limit(5), 5));
             with_checks(&rules, [1].into_iter(), |checks| {
                 let check = &checks[0];
                 let mut shard = store.shards[store.index(check.key)].lock();
@@ -286,7 +284,7 @@ mod tests {
                 take(&mut shard, check, now());
                 take(&mut shard, check, now());
                 shard.restore(check, before, Some(after), now());
-                assert_eq!(shard.look(check, Hits(0), now()).remaining, 3, "{algorithm:?}");
+                assert_eq!(shard.look(check, Hits(0), now()).remaining, 3, "{kind:?}");
             });
         }
     }

@@ -17,7 +17,7 @@ use crate::{
     wait_room::{Ticket, WaitRoom, WaitingLines},
 };
 use weir_limit::{
-    Algorithm, CounterKey, LimitCheck, Named, Period, SharedTiers, Tier, Tiers, Timestamp,
+    CounterKey, LimitCheck, Named, Period, SharedTiers, Tier, Tiers, Timestamp,
     algorithm::CounterState,
     line::{self, Answer, Entered, Line, Rejection},
 };
@@ -106,8 +106,7 @@ impl MemoryStore {
     /// what has flowed in since; nothing to a bucket whose rule `is_old`.
     pub fn put_back(&self, receipt: Receipt, is_old: bool, now: Timestamp) {
         let Receipt { key, tiers, hits, taken_at, .. } = receipt;
-        let is_bucket = |tier: &Tier| matches!(tier.algorithm, Algorithm::TokenBucket(_));
-        let tiers: Tiers = tiers.iter().filter(|tier| !(is_old && is_bucket(tier))).cloned().collect();
+        let tiers: Tiers = tiers.iter().filter(|tier| !(is_old && tier.refills())).cloned().collect();
         self.on_shard(key, |shard| {
             shard.update(key, None, &tiers, now, |tiers, counters| {
                 line::put_back(tiers, counters, taken_at, hits, now);
