@@ -134,15 +134,9 @@ impl Default for RequestBounds {
 }
 
 impl RequestBounds {
-    /// For requests that were decoded without bounds.
-    pub(super) fn check(&self, descriptors: usize, entries: usize) -> Result<(), TooLarge> {
-        if descriptors > self.descriptors {
-            return Err(TooLarge::Descriptors(self.descriptors));
-        }
-        if entries > self.entries {
-            return Err(TooLarge::Entries(self.entries));
-        }
-        Ok(())
+    /// For requests of one descriptor.
+    pub(super) const fn check(&self, entries: usize) -> Result<(), TooLarge> {
+        if entries > self.entries { Err(TooLarge::Entries(self.entries)) } else { Ok(()) }
     }
 
     /// Returns the most bytes that the request in an encoded message of `length` bytes takes while it is decided.

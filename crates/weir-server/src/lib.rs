@@ -25,7 +25,6 @@ macro_rules! named {
 mod answer;
 pub mod bounds;
 mod connections;
-pub mod conversion;
 mod field_writer;
 #[cfg(any(debug_assertions, fuzzing))]
 #[doc(hidden)]
@@ -38,6 +37,7 @@ mod listening;
 mod log;
 pub mod net;
 mod rejections;
+mod request;
 pub mod resp;
 mod wait;
 

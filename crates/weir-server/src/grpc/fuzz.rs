@@ -22,21 +22,24 @@ use tokio::{
 
 use super::{
     connection::serve,
-    decode::{MessageError, decoded},
     message::{PREFIX, unpack},
     server::{Server, Services},
     service::Service,
 };
-use crate::conversion;
 use crate::{
     bounds::{Bounds, MAX_MESSAGE, RequestBounds},
     connections::Connections,
     fuzz::parts,
     headers::{HeaderNames, HeaderStyle, ResponseHeaders},
     net::ConnectionAge,
+    request::{MessageError, decoded, unit},
 };
+use weir_limit::{Descriptor, Entry, Request, RuntimeLimit};
 use weir_observe::Source as _;
-use weir_proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use weir_proto::envoy::{
+    extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::RateLimitOverride},
+    service::ratelimit::v3::{RateLimitRequest, RateLimitResponse},
+};
 use weir_store::MemoryStore;
 
 const UNBOUNDED: RequestBounds = RequestBounds { descriptors: usize::MAX, entries: usize::MAX };
@@ -99,7 +102,7 @@ fn agrees(bytes: &[u8]) {
     let ours = decoded(bytes, &UNBOUNDED);
     match (&theirs, &encoded) {
         (Ok(message), Ok(encoded)) => {
-            assert_eq!(ours, conversion::request(message).map_err(MessageError::Conversion));
+            assert_eq!(ours, generated_request(message));
             assert_eq!(ours, decoded(encoded, &UNBOUNDED), "what has one meaning has one in every encoding");
         }
         (error, _) => assert!(ours.is_err(), "{error:?}: {ours:?}"),
@@ -113,6 +116,30 @@ fn agrees(bytes: &[u8]) {
         Err(MessageError::TooLarge(_)) => {}
         Err(error) => assert_eq!(ours, Err(error)),
     }
+}
+
+/// Converts what the generated decoder has read.
+pub(crate) fn generated_request(message: &RateLimitRequest) -> Result<Request<'_>, MessageError> {
+    let descriptors = message.descriptors.iter().enumerate().map(|(i, message)| descriptor(i, message));
+    Ok(Request {
+        domain: &message.domain,
+        descriptors: descriptors.collect::<Result<_, _>>()?,
+        hits: message.hits_addend,
+    })
+}
+
+fn descriptor(index: usize, message: &RateLimitDescriptor) -> Result<Descriptor<'_>, MessageError> {
+    let entries = message.entries.iter().map(|entry| Entry { key: &entry.key, value: &entry.value });
+    Ok(Descriptor {
+        entries: entries.collect(),
+        limit: message.limit.map(|limit| limit_override(index, limit)).transpose()?,
+        hits: message.hits_addend,
+        refund: message.is_negative_hits,
+    })
+}
+
+fn limit_override(descriptor: usize, message: RateLimitOverride) -> Result<Box<RuntimeLimit>, MessageError> {
+    Ok(Box::new(RuntimeLimit::per_unit(message.requests_per_unit, unit(descriptor, message.unit)?)))
 }
 
 fn service() -> Service<MemoryStore> {

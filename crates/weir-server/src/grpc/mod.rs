@@ -3,7 +3,6 @@
 mod acquire;
 mod call_headers;
 mod connection;
-mod decode;
 #[cfg(any(debug_assertions, fuzzing))]
 pub(super) mod fuzz;
 mod health;

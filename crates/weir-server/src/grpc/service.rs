@@ -13,19 +13,14 @@ use h2::RecvStream;
 use http::Request;
 use tonic::{Code, Status};
 
-use super::{
-    acquire::AcquireService,
-    call_headers,
-    decode::{MessageError, decode},
-    message,
-    status::of_limit_error,
-};
+use super::{acquire::AcquireService, call_headers, message, status::of_limit_error};
 use crate::{
     answer::encode,
     bounds::{Bound, Exceeded, RequestBounds},
     connections::ConnectionAccount,
     headers::ResponseHeaders,
     log,
+    request::{MessageError, decode},
 };
 use weir_export::trace::{RequestSpan, SpanCall, Tracer};
 use weir_limit::{self as limit, Timestamp};

@@ -2,8 +2,7 @@
 
 use tonic::Status;
 
-use super::decode::MessageError;
-use crate::connections::TooManyBytes;
+use crate::{connections::TooManyBytes, request::MessageError};
 use weir_limiter::LimitError;
 
 /// Unknown, as in envoyproxy/ratelimit, since callers may depend on it; `ResourceExhausted` for a bound of weir's own.
@@ -20,7 +19,7 @@ impl From<MessageError> for Status {
     fn from(error: MessageError) -> Self {
         match &error {
             MessageError::Malformed(_) => Self::internal(error.to_string()),
-            MessageError::Conversion(_) => Self::invalid_argument(error.to_string()),
+            MessageError::OverrideUnit { .. } => Self::invalid_argument(error.to_string()),
             MessageError::TooLarge(_) => Self::resource_exhausted(error.to_string()),
         }
     }

@@ -14,7 +14,7 @@ use super::{
     client::HttpClient,
     json::{JsonAnswer, JsonApi, JsonError, LARGE},
 };
-use crate::{connections::AccountHold, conversion, log, wait};
+use crate::{connections::AccountHold, log, wait};
 use weir_limit::{Code, Period, line::Rejection};
 use weir_limiter::{AcquireError, LimitError};
 use weir_observe::throttle::Throttle;
@@ -95,9 +95,7 @@ impl<S: Store> AcquireApi<S> {
         };
         let message = self.json.message(Value::Object(fields))?;
         let context = self.json.context();
-        let request = conversion::request(&message)
-            .map_err(JsonError::from)
-            .inspect_err(|_| context.stats.service_error.add(1))?;
+        let request = self.json.request(&message)?;
         let acquired = context.limiter.acquire(&request, max_wait, &*context.clock, |verdict, acquired| {
             log::decision(&request, verdict);
             let response = self.json.answer_of(verdict);

@@ -29,7 +29,7 @@ pub fn json(input: &[u8]) {
     let decided = API.handle(input, &mut hold, None).now_or_never().expect("a result");
     let sent = API.decode(input);
     if let Ok(answer) = decided {
-        let request = sent.as_ref().expect("it was decided");
+        let request = API.request(sent.as_ref().expect("it was decided")).expect("it was decided");
         let response = RateLimitResponse::decode(&*answer.message).expect("a response");
         assert_eq!(response.statuses.len(), request.descriptors.len());
         let encoded = API.encode(&answer);

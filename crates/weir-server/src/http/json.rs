@@ -9,6 +9,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
+use prost::Message as _;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 use tokio::{runtime::Handle, sync::Semaphore, task::spawn_blocking};
 
@@ -17,15 +18,15 @@ use crate::{
     answer::encode,
     bounds::{RequestBounds, TooLarge},
     connections::{AccountHold, TooManyBytes},
-    conversion::{self, ConversionError},
     grpc::PREFIX,
     log,
+    request::{MessageError, decoded},
 };
 use weir_export::trace::{RequestSpan, SpanCall};
-use weir_limit::{Code, Verdict};
+use weir_limit::{Code, Request, Verdict};
 use weir_limiter::LimitError;
 use weir_observe::{MethodStats, throttle::Throttle};
-use weir_proto::{self as proto, envoy::service::ratelimit::v3::RateLimitRequest};
+use weir_proto as proto;
 use weir_store::{Store, TakeOptions};
 
 const REQUEST: &str = "envoy.service.ratelimit.v3.RateLimitRequest";
@@ -54,11 +55,8 @@ pub(super) struct JsonApi<S> {
 pub(super) enum JsonError {
     #[error("the body is not a {REQUEST} in JSON: {0}")]
     Syntax(#[from] serde_json::Error),
-    /// Unexpected: the JSON was parsed by the message's own descriptor.
-    #[error("the body is not a {REQUEST}: {0}")]
-    Message(#[from] prost::DecodeError),
     #[error(transparent)]
-    Conversion(#[from] ConversionError),
+    Message(#[from] MessageError),
     #[error(transparent)]
     Limit(#[from] LimitError),
     #[error(transparent)]
@@ -208,8 +206,7 @@ impl<S: Store> JsonApi<S> {
         let now = self.context.clock.now();
         self.check_size(body, hold)?;
         let message = self.decode(body)?;
-        let request =
-            conversion::request(&message).inspect_err(|_| self.context.stats.service_error.add(1))?;
+        let request = self.request(&message)?;
         let options = TakeOptions { record: span.map(RequestSpan::record), ..TakeOptions::default() };
         let decided = self.context.limiter.decide_with(&request, now, options, |verdict| {
             log::decision(&request, verdict);
@@ -240,23 +237,27 @@ impl<S: Store> JsonApi<S> {
         Ok(hold.grow_to(2 * body.len() + objects * OBJECT)?)
     }
 
-    pub(super) fn decode(&self, body: &[u8]) -> Result<RateLimitRequest, JsonError> {
+    /// Returns the message of `body`, encoded.
+    pub(super) fn decode(&self, body: &[u8]) -> Result<Vec<u8>, JsonError> {
         let mut json = serde_json::Deserializer::from_slice(body);
         // rejects unknown fields, like the reference
         let message = DynamicMessage::deserialize(self.request.clone(), &mut json)?;
         json.end()?;
-        self.within_bounds(&message)
+        Ok(message.encode_to_vec())
     }
 
-    pub(super) fn message(&self, json: serde_json::Value) -> Result<RateLimitRequest, JsonError> {
-        self.within_bounds(&DynamicMessage::deserialize(self.request.clone(), json)?)
+    pub(super) fn message(&self, json: serde_json::Value) -> Result<Vec<u8>, JsonError> {
+        Ok(DynamicMessage::deserialize(self.request.clone(), json)?.encode_to_vec())
     }
 
-    fn within_bounds(&self, message: &DynamicMessage) -> Result<RateLimitRequest, JsonError> {
-        let message: RateLimitRequest = message.transcode_to()?;
-        let entries = message.descriptors.iter().map(|descriptor| descriptor.entries.len()).sum();
-        self.bounds.check(message.descriptors.len(), entries)?;
-        Ok(message)
+    pub(super) fn request<'a>(&self, message: &'a [u8]) -> Result<Request<'a>, JsonError> {
+        decoded(message, &self.bounds).map_err(|error| match error {
+            MessageError::TooLarge(error) => error.into(),
+            error => {
+                self.context.stats.service_error.add(1);
+                error.into()
+            }
+        })
     }
 
     /// With the fields in the order of their names.
@@ -290,9 +291,8 @@ impl<S: Store> JsonApi<S> {
 
 #[cfg(any(debug_assertions, fuzzing))]
 impl<S> JsonApi<S> {
-    pub(super) fn json_of(&self, request: &RateLimitRequest) -> String {
-        use prost::Message as _;
-        let message = DynamicMessage::decode(self.request.clone(), request.encode_to_vec().as_slice());
+    pub(super) fn json_of(&self, request: &[u8]) -> String {
+        let message = DynamicMessage::decode(self.request.clone(), request);
         serde_json::to_string(&message.expect("a message")).expect("JSON")
     }
 }

@@ -62,7 +62,7 @@ async fn decide<S: Store>(
     if pairs.is_empty() || pairs.len() % 2 != 0 {
         return Err("a domain must be followed by keys and values in turn".into());
     }
-    service.connections.bounds().request.check(1, pairs.len() / 2).map_err(|error| {
+    service.connections.bounds().request.check(pairs.len() / 2).map_err(|error| {
         service.connections.exceeded().add(error.bound());
         error.to_string()
     })?;

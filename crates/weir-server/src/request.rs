@@ -1,24 +1,26 @@
 //! Decodes a `RateLimitRequest` in one pass, without the generated message type. What it returns borrows from the bytes,
-//! so that a decision copies nothing.
+//! so that a decision copies nothing. `/json` converts its bodies to the same bytes.
 //!
 //! The wire format is protobuf's (<https://protobuf.dev/programming-guides/encoding>): unknown fields are skipped, the
-//! last of repeated scalars wins, and repeated parts of a message are merged. `decode/tests.rs` compares this decoder
+//! last of repeated scalars wins, and repeated parts of a message are merged. `request/tests.rs` compares this decoder
 //! with the generated one.
 
 use std::fmt;
 
-use crate::{
-    bounds::{RequestBounds, TooLarge},
-    conversion::{ConversionError, unit},
-};
-use weir_limit::{Descriptor, Entry, Request, RuntimeLimit};
+use super::bounds::{RequestBounds, TooLarge};
+use weir_limit::{Descriptor, Entry, Request, RuntimeLimit, Unit};
+use weir_proto::envoy::r#type::v3::RateLimitUnit;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum MessageError {
     #[error("malformed RateLimitRequest: {0}")]
     Malformed(Malformed),
-    #[error(transparent)]
-    Conversion(#[from] ConversionError),
+    /// The unit of the override of the descriptor with this index, from 0, is missing or unknown.
+    #[error(
+        "descriptor {descriptor}: the unit of its limit override is {unit}; write SECOND (1), MINUTE (2), HOUR (3), \
+         DAY (4), MONTH (5), YEAR (6) or WEEK (7)"
+    )]
+    OverrideUnit { descriptor: usize, unit: i32 },
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
 }
@@ -74,7 +76,7 @@ pub(super) fn decode<'a>(
     Ok(())
 }
 
-#[cfg(any(debug_assertions, fuzzing))]
+/// Calls [`decode`].
 pub(super) fn decoded<'a>(bytes: &'a [u8], bounds: &RequestBounds) -> Result<Request<'a>, MessageError> {
     let mut request = Request::default();
     decode(bytes, bounds, &mut request).map(|()| request)
@@ -157,6 +159,20 @@ fn wrapped(mut reader: FieldReader<'_>, value: &mut u64) -> Result<(), Malformed
         }
     }
     Ok(())
+}
+
+/// `number` is the enum's; `descriptor` is an index, for the error.
+pub(super) fn unit(descriptor: usize, number: i32) -> Result<Unit, MessageError> {
+    match RateLimitUnit::try_from(number) {
+        Ok(RateLimitUnit::Second) => Ok(Unit::Second),
+        Ok(RateLimitUnit::Minute) => Ok(Unit::Minute),
+        Ok(RateLimitUnit::Hour) => Ok(Unit::Hour),
+        Ok(RateLimitUnit::Day) => Ok(Unit::Day),
+        Ok(RateLimitUnit::Week) => Ok(Unit::Week),
+        Ok(RateLimitUnit::Month) => Ok(Unit::Month),
+        Ok(RateLimitUnit::Year) => Ok(Unit::Year),
+        Ok(RateLimitUnit::Unknown) | Err(_) => Err(MessageError::OverrideUnit { descriptor, unit: number }),
+    }
 }
 
 // === impl MessageError ===
