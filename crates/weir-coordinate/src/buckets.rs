@@ -6,8 +6,8 @@ use tokio::time::Instant;
 
 use super::{Coordinated, counter::Asks};
 use weir_limit::{
-    Algorithm, Bucket, Direction, Entry, Hits, LimitCheck, OverLimitPolicy, Period, Refill, RuleRef,
-    RuntimeLimit, Scope, Tier, Timestamp,
+    Bucket, Direction, Entry, Hits, LimitCheck, OverLimitPolicy, Period, Refill, RuleRef, RuntimeLimit,
+    Scope, Tier, Timestamp,
     request_bucket::{BucketKind, BucketName, Pace, PacedReply, PacedRequest},
 };
 use weir_store::{
@@ -98,6 +98,5 @@ fn tier(request: &PacedRequest) -> Option<Tier> {
     let period = request.pace.period().filter(|period| *period <= Period::from_secs(31_536_000))?;
     let burst = u32::try_from(request.capacity).ok()?;
     let requests = u32::try_from(request.pace.count()).ok()?;
-    let bucket = Bucket { burst, refill: Refill::AnyPace, strict: false };
-    Some(Tier { requests, period, algorithm: Algorithm::TokenBucket(bucket) })
+    Some(Tier::token_bucket(requests, period, Bucket { refill: Refill::AnyPace, ..Bucket::of(burst) }))
 }

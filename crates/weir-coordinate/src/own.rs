@@ -15,7 +15,7 @@ use super::{
     modes::record_mode,
 };
 use weir_limit::{
-    Algorithm, Coordination, Decision, Hits, LimitCheck, OnStoreFailure, OwnPart, Period, Reservation,
+    Coordination, Decision, Hits, LimitCheck, OnStoreFailure, OwnPart, Period, Reservation,
     ReservationRequest, Scope, Tier, Tiers, Timestamp, line::Estimate, part,
 };
 use weir_observe::DecisionRecord;
@@ -143,7 +143,7 @@ fn part_of(
     }
     let begins = numbers.begins(failure);
     // what others have admitted since then matters still
-    let (since, to, first) = if tier.algorithm == Algorithm::FixedWindow {
+    let (since, to, first) = if tier.has_windows() {
         let start = at.window_start(tier.period);
         (start, start, begins.before(Period::from_nanos(1)).window_end(tier.period))
     } else {

@@ -1,6 +1,6 @@
 //! Times and tiers of tests.
 
-use weir_limit::{Algorithm, Bucket, Period, Refill, Tier, Timestamp};
+use weir_limit::{Bucket, Period, Tier, Timestamp};
 
 /// The start of a window of every length that the tests use.
 pub(super) const START: Timestamp = Timestamp::from_secs(3_600 * 400_000);
@@ -10,14 +10,13 @@ pub(super) fn millis(millis: u64) -> Period {
 }
 
 pub(super) fn fixed(requests: u32, seconds: u64) -> Tier {
-    Tier { requests, period: Period::from_secs(seconds), algorithm: Algorithm::FixedWindow }
+    Tier::fixed_window(requests, Period::from_secs(seconds))
 }
 
 pub(super) fn sliding(requests: u32, seconds: u64) -> Tier {
-    Tier { algorithm: Algorithm::SlidingWindow, ..fixed(requests, seconds) }
+    Tier::sliding_window(requests, Period::from_secs(seconds))
 }
 
 pub(super) fn bucket(requests: u32, seconds: u64) -> Tier {
-    let bucket = Bucket { burst: requests, refill: Refill::Continuous, strict: false };
-    Tier { algorithm: Algorithm::TokenBucket(bucket), ..fixed(requests, seconds) }
+    Tier::token_bucket(requests, Period::from_secs(seconds), Bucket::of(requests))
 }

@@ -57,8 +57,8 @@ impl Target {
 mod tests {
     use super::*;
     use weir_limit::{
-        Algorithm, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Pattern, Period, Request, Rule,
-        RuleNode, RuleSet, Values,
+        Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Pattern, Period, Request, Rule, RuleNode,
+        RuleSet, Values,
     };
 
     fn name(rules: &RuleSet, value: &str) -> String {
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn a_target_in_the_format_of_envoyproxy_ratelimit_shares_no_counter() {
         use OverLimitPolicy::{Count, Ignore};
-        let tier = Tier { requests: 1, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
+        let tier = Tier::fixed_window(1, Period::from_secs(60));
         let target = |over_limit_policy| Target {
             path: "d|k=v".into(),
             tiers: [tier.clone()].into(),

@@ -10,8 +10,8 @@ use super::{
 };
 use crate::client::Link;
 use weir_limit::{
-    Algorithm, Basis, Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period,
-    Reservation, ReservationRequest, ReservedSpan, Scope, Tier, Timestamp, algorithm::CounterState, decide,
+    Basis, Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Reservation,
+    ReservationRequest, ReservedSpan, Scope, Tier, Timestamp, algorithm::CounterState, decide,
     decision_from_store,
 };
 use weir_store::{Decisions, wakeup::Wakeups};
@@ -67,8 +67,7 @@ pub(crate) fn reservation(
     hold: Period,
     (at, now): (Timestamp, Timestamp),
 ) -> Reservation {
-    let windows = tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
-    let rests = windows.map(|tier| at.window_end(tier.period).since(at));
+    let rests = tiers.iter().filter_map(|tier| tier.window_end(at)).map(|end| end.since(at));
     let counted = ReservedSpan { from: at, until: at.after(hold), is_reported: true };
     Reservation { hits, until: now.after(rests.fold(hold, Period::min)), decision, counted }
 }

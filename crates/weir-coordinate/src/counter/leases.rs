@@ -10,7 +10,7 @@ use super::{
 };
 use crate::client::{Link, StoreTime};
 use weir_limit::{
-    Algorithm, Hits, Period, Timestamp,
+    Hits, Period, Timestamp,
     algorithm::{CounterState, IdleAt},
     capacity,
 };
@@ -175,7 +175,7 @@ impl LocalCounter {
     /// admit them beyond its burst, so all instances together must lack more than flows back meanwhile.
     fn most_ahead(&self, needed: u64, now: Timestamp) -> u64 {
         let states = self.estimate.iter().zip(&*self.target.tiers);
-        let buckets = states.filter(|(_, tier)| matches!(tier.algorithm, Algorithm::TokenBucket(_)));
+        let buckets = states.filter(|(_, tier)| tier.refills());
         let most = buckets.map(|(state, tier)| {
             let lacks = u64::from(tier.capacity().saturating_sub(state.availability(tier, now).remaining));
             let flows_back = u64::from(tier.requests) / 20 + 1;
@@ -186,9 +186,9 @@ impl LocalCounter {
 
     /// How long a lease should last: a quarter of the rest of the window, or as long as it may be used or is kept.
     fn horizon(&self, at_least: Period, now: Timestamp) -> Period {
-        let times = self.target.tiers.iter().map(|tier| match tier.algorithm {
-            Algorithm::FixedWindow => (now.window_end(tier.period).since(now) / 4).max(at_least),
-            _ => hold(std::slice::from_ref(tier), false),
+        let times = self.target.tiers.iter().map(|tier| match tier.window_end(now) {
+            Some(end) => (end.since(now) / 4).max(at_least),
+            None => hold(std::slice::from_ref(tier), false),
         });
         times.min().unwrap_or_default()
     }
@@ -236,9 +236,7 @@ impl LocalCounter {
     pub(crate) fn due_at(&self, lead: Period) -> Option<(Timestamp, bool)> {
         let lease = self.ledger.leases().first()?;
         let (abandoned_at, is_punctual) = (self.abandoned_at(), self.returns_early());
-        if abandoned_at.is_none()
-            && matches!(&self.target.tiers[..], [tier] if tier.algorithm == Algorithm::FixedWindow)
-        {
+        if abandoned_at.is_none() && matches!(&self.target.tiers[..], [tier] if tier.has_windows()) {
             return None;
         }
         let ending = if is_punctual { lease.until.before(lead) } else { lease.until };

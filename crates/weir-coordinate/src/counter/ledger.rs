@@ -372,9 +372,10 @@ impl PendingDelta {
 
     /// As the store applies the report.
     pub(super) fn apply(&self, tier: &Tier, state: &mut CounterState, now: Timestamp) {
-        match state {
-            CounterState::FixedWindow(_) => state.put_back(tier, self.at, self.at, Hits(self.unused)),
-            _ => state.release(tier, now, self.unused_until, Hits(self.unused)),
+        if tier.has_windows() {
+            state.put_back(tier, self.at, self.at, Hits(self.unused));
+        } else {
+            state.release(tier, now, self.unused_until, Hits(self.unused));
         }
         let try_before = self.rejected_at().filter(|at| *at <= self.last_at);
         let try_after = self.rejected_at().filter(|at| *at > self.last_at);
@@ -412,15 +413,14 @@ impl HeldLease {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_limit::{Algorithm, OverLimitPolicy, Period};
+    use weir_limit::{OverLimitPolicy, Period};
 
     fn hits(deltas: &[PendingDelta]) -> Vec<i64> {
         deltas.iter().map(|delta| delta.change.hits).collect()
     }
 
     fn tiers(periods: &[Period]) -> Vec<Tier> {
-        let tier = |period: &Period| Tier { requests: 5, period: *period, algorithm: Algorithm::FixedWindow };
-        periods.iter().map(tier).collect()
+        periods.iter().map(|period| Tier::fixed_window(5, *period)).collect()
     }
 
     fn target(periods: &[Period]) -> Target {

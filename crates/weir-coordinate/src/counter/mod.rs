@@ -34,7 +34,7 @@ use self::{
     talk::Talk,
 };
 use weir_limit::{
-    Algorithm, Coordination, Decision, Hits, LimitCheck, OverLimitPolicy, Period, RuleId, Tier, Timestamp,
+    Coordination, Decision, Hits, LimitCheck, OverLimitPolicy, Period, RuleId, Tier, Timestamp,
     algorithm::{CounterState, IdleAt},
     capacity, decision_from_store,
 };
@@ -296,7 +296,7 @@ impl LocalCounter {
     /// Returns whether all sliding windows and buckets are among `tiers`.
     fn has_all_flowing(&self, tiers: TierSet) -> bool {
         let mut all = self.target.tiers.iter().enumerate();
-        all.all(|(i, tier)| tier.algorithm == Algorithm::FixedWindow || tiers.contains(i))
+        all.all(|(i, tier)| tier.has_windows() || tiers.contains(i))
     }
 }
 
@@ -331,25 +331,24 @@ pub(super) fn look(tiers: &[Tier], states: &[CounterState], hits: Hits, now: Tim
 
 /// Returns whether hits become available again gradually, rather than with the next window.
 pub(super) fn flows(tiers: &[Tier]) -> bool {
-    tiers.iter().any(|tier| tier.algorithm != Algorithm::FixedWindow)
+    !tiers.iter().all(Tier::has_windows)
 }
 
 pub(super) fn is_mixed(tiers: &[Tier]) -> bool {
-    flows(tiers) && tiers.iter().any(|tier| tier.algorithm == Algorithm::FixedWindow)
+    flows(tiers) && tiers.iter().any(Tier::has_windows)
 }
 
 pub(super) fn has_bucket(tiers: &[Tier]) -> bool {
-    tiers.iter().any(|tier| matches!(tier.algorithm, Algorithm::TokenBucket(_)))
+    tiers.iter().any(Tier::refills)
 }
 
 /// How long a grant may be used if no window ends it. A sliding window counts granted hits as if used at the end of it.
 /// The estimate of an instance that `is_alone` is exact: the grant only says what another one would see.
 pub(super) fn hold(tiers: &[Tier], is_alone: bool) -> Period {
-    let holds = tiers.iter().filter_map(|tier| match tier.algorithm {
-        Algorithm::FixedWindow => None,
-        _ if is_alone => Some(tier.period / 2),
-        Algorithm::SlidingWindow => Some(tier.period / 100),
-        Algorithm::TokenBucket(_) => Some(tier.period / 20),
+    let holds = tiers.iter().filter(|tier| !tier.has_windows()).map(|tier| match tier.refills() {
+        _ if is_alone => tier.period / 2,
+        false => tier.period / 100,
+        true => tier.period / 20,
     });
     let longest = Period::from_secs(if is_alone { 30 } else { 1 });
     holds.min().unwrap_or_default().clamp(Period::from_millis(1), longest)
@@ -361,21 +360,13 @@ pub(super) fn longest_pause(tiers: &[Tier]) -> Period {
 }
 
 pub(super) fn same_windows(tiers: &[Tier], a: Timestamp, b: Timestamp) -> bool {
-    tiers.iter().all(|tier| {
-        tier.algorithm != Algorithm::FixedWindow || {
-            let end = a.window_end(tier.period);
-            b < end && end.since(b) <= tier.period
-        }
-    })
+    let is_same = |tier: &Tier, end: Timestamp| b < end && end.since(b) <= tier.period;
+    tiers.iter().all(|tier| tier.window_end(a).is_none_or(|end| is_same(tier, end)))
 }
 
 pub(super) fn has_ended(tier: &Tier, at: Timestamp, now: Timestamp) -> bool {
-    match tier.algorithm {
-        Algorithm::FixedWindow => at.window_end(tier.period) <= now,
-        Algorithm::SlidingWindow => at.after(tier.period) <= now,
-        // a full bucket has forgotten all hits, but only its state shows when it is full
-        Algorithm::TokenBucket(_) => false,
-    }
+    // a full bucket has forgotten all hits, but only its state shows when it is full
+    !tier.refills() && tier.window_end(at).unwrap_or_else(|| at.after(tier.period)) <= now
 }
 
 /// Returns whether no tier counts hits of `at` at `now`.

@@ -19,7 +19,7 @@ use crate::{
     metrics::HitCounts,
 };
 use weir_limit::{
-    Algorithm, Decision, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp,
+    Decision, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp,
     algorithm::{CountChange, CounterState},
     decision_from_store,
 };
@@ -386,7 +386,7 @@ impl ReplyArrival<'_> {
         if is_late {
             let mut counted = TierSet::default();
             for (i, tier) in counter.target.tiers.iter().enumerate() {
-                let stays = tier.algorithm != Algorithm::FixedWindow && counter.heard.exact.contains(i);
+                let stays = !tier.has_windows() && counter.heard.exact.contains(i);
                 counted.set(i, !stays);
             }
             // what the reply to the later command was applied to may have been incomplete

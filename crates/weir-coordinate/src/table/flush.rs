@@ -14,7 +14,7 @@ use crate::{
     client::{Link, lead},
     counter::{LocalCounter, Outbox, Urgency},
 };
-use weir_limit::{Algorithm, CounterKey, Period, Timestamp};
+use weir_limit::{CounterKey, Period, Timestamp};
 use weir_store::remote::Remote;
 
 /// The steps in which the sweep visits the whole table.
@@ -62,9 +62,9 @@ pub(crate) struct QueuePlace(u64);
 /// How long the next flush may wait.
 fn pause(counter: &LocalCounter, now: Timestamp) -> Period {
     let schedule = &counter.plan.schedule;
-    let fixed = counter.target.tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
-    let ends = fixed.map(|tier| now.window_end(tier.period).before(WINDOW_END).since(now));
-    ends.fold(schedule.pause(), Period::min).max(schedule.interval())
+    let ends = counter.target.tiers.iter().filter_map(|tier| tier.window_end(now));
+    let pauses = ends.map(|end| end.before(WINDOW_END).since(now));
+    pauses.fold(schedule.pause(), Period::min).max(schedule.interval())
 }
 
 /// How long a counter whose node does not reply waits until the next look at it, in a table of `counters`.
