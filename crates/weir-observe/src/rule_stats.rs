@@ -86,7 +86,7 @@ counts! {
     RareCounts, RareCounters {
         over_without_store: "Hits past the limit that were rejected because the store did not reply.",
         returned: "Hits of the rule that callers gave back.",
-        return_denied: "Hits that callers would have given back, had the rule's give_back not denied it.",
+        return_denied: "Hits that callers would have given back, had the rule not denied it.",
     }
 }
 

@@ -56,8 +56,8 @@ impl Tracer {
 /// Returns the id of a new trace, if it is sampled.
 fn new_trace(sampler: &Sampler, ids: &RandomIdGenerator) -> Option<TraceId> {
     let id = ids.new_trace_id();
-    let sampled = sampler.should_sample(None, id, "", &SpanKind::Server, &[], &[]);
-    (sampled.decision == SamplingDecision::RecordAndSample).then_some(id)
+    let result = sampler.should_sample(None, id, "", &SpanKind::Server, &[], &[]);
+    (result.decision == SamplingDecision::RecordAndSample).then_some(id)
 }
 
 /// Returns a random UUID, version 4, as text.
