@@ -37,10 +37,11 @@ pub(super) fn run_all<J: Sync, R: Send>(jobs: &[J], run: impl Fn(&J, &dyn Fn(f64
             scope
                 .spawn(move || run(job, &|share| AtomicU32::store(parts, in_parts(share), Ordering::Relaxed)))
         };
+        let in_all = u32::try_from(jobs.len()).unwrap_or(u32::MAX);
         let threads: Vec<_> = jobs.iter().zip(&completed).map(start).collect();
         while threads.iter().any(|thread| !thread.is_finished()) {
             let parts: f64 = completed.iter().map(|parts| f64::from(parts.load(Ordering::Relaxed))).sum();
-            progress.show(parts / PARTS / jobs.len() as f64);
+            progress.show(parts / PARTS / f64::from(in_all));
             thread::sleep(LOOK);
         }
         progress.end();

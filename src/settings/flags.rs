@@ -52,9 +52,10 @@ fn argument(setting: &Setting) -> Option<Arg> {
     let (flag, value) = setting.flag?;
     let meaning = setting.plain_meaning();
     let (first, rest) = meaning.split_at(1);
-    let mut help = format!("{}{rest} [env: {}]", first.to_uppercase(), setting.names);
-    if !setting.default.is_empty() {
-        help += &format!(" [default: {}]", setting.default);
-    }
+    let default = match setting.default {
+        "" => String::new(),
+        default => format!(" [default: {default}]"),
+    };
+    let help = format!("{}{rest} [env: {}]{default}", first.to_uppercase(), setting.names);
     Some(Arg::new(flag).long(flag).value_name(value).help(help))
 }

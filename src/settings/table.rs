@@ -378,14 +378,12 @@ impl Setting {
     }
 
     fn described(&self) -> String {
-        let mut described = self.names.to_owned();
-        if !["", "false"].contains(&self.default) {
-            described += &format!(" ({})", self.default);
-        }
-        if self.is_explained() {
-            described += &format!(": {}", self.plain_meaning());
-        }
-        described
+        let default = match self.default {
+            "" | "false" => String::new(),
+            default => format!(" ({default})"),
+        };
+        let meaning = if self.is_explained() { format!(": {}", self.plain_meaning()) } else { String::new() };
+        format!("{}{default}{meaning}", self.names)
     }
 
     /// Without Markdown.

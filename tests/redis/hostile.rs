@@ -50,7 +50,7 @@ async fn a_long_text_of_redis_is_cut_in_the_log() {
     let url = format!("127.0.0.1:{}", server.port());
     let output = run(
         &["--config", "config", "--grpc-port", "0", "--port", "0", "--debug-port", "0"],
-        &[("REDIS_URL", &url), ("REDIS_STARTUP_MAX_ELAPSED_TIME", "4s")],
+        &[("REDIS_URL", &url), ("REDIS_STARTUP_MAX_ELAPSED_TIME", "10s")],
     );
     let log = stderr(&output);
     let longest = log.lines().map(str::len).max().unwrap_or_default();

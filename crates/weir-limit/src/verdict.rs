@@ -124,7 +124,7 @@ impl<'a> Verdict<'a> {
         for (i, status) in statuses.iter().enumerate() {
             combined.add(i, status);
         }
-        Self::of(statuses, combined, modes)
+        Self::of(statuses, &combined, modes)
     }
 
     /// Returns the verdict of [`Verdict::of_statuses`] on a single status.
@@ -136,12 +136,12 @@ impl<'a> Verdict<'a> {
         combined.add(0, &status);
         // in its place, which a push is not
         let statuses = SmallVec::from_buf_and_len([status; 2], 1);
-        Self::of(statuses, combined, modes)
+        Self::of(statuses, &combined, modes)
     }
 
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "so that it is made where it is used")]
-    fn of(statuses: SmallVec<[Status<'a>; 2]>, combined: Combined, modes: &Modes) -> Self {
+    fn of(statuses: SmallVec<[Status<'a>; 2]>, combined: &Combined, modes: &Modes) -> Self {
         let is_over = combined.is_over();
         Self {
             code: if is_over && !modes.shadow { Code::OverLimit } else { Code::Ok },

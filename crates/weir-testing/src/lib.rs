@@ -28,6 +28,12 @@ pub mod wait;
 use std::path::{Path, PathBuf};
 
 /// Returns a path in the repository.
+///
+/// # Panics
+///
+/// If the crate is in no repository.
 pub fn repository(path: &str) -> PathBuf {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(path)
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the root of the repository");
+    // joined with nothing, it would end in a slash
+    if path.is_empty() { root.to_owned() } else { root.join(path) }
 }

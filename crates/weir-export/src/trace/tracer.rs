@@ -77,8 +77,8 @@ mod tests {
             [(0.0, 0, 0), (0.25, 2_200, 2_800), (0.5, 4_700, 5_300), (1.0, 10_000, 10_000)]
         {
             let (sampler, ids) = (Sampler::TraceIdRatioBased(rate), RandomIdGenerator::default());
-            let sampled = (0..10_000).filter(|_| new_trace(&sampler, &ids).is_some()).count();
-            assert!((least..=most).contains(&sampled), "{rate}: {sampled}");
+            let traces = (0..10_000).filter(|_| new_trace(&sampler, &ids).is_some()).count();
+            assert!((least..=most).contains(&traces), "{rate}: {traces}");
         }
     }
 

@@ -75,11 +75,12 @@ impl Servers {
         let known = self.list.load();
         let connection = |address: Address| {
             let known = known.servers.iter().find(|(other, _)| *other == address);
-            let connection = known.map(|(_, known)| known.clone()).unwrap_or_else(|| {
-                let MemcachedSettings { tls, timeout, backoff, .. } = &self.settings;
-                let protocol = MetaProtocol { address: address.clone(), tls: tls.clone(), timeout: *timeout };
-                MemcachedConnection::open(protocol, *backoff, Arc::clone(&self.metrics))
-            });
+            if let Some((_, known)) = known {
+                return (address, known.clone());
+            }
+            let MemcachedSettings { tls, timeout, backoff, .. } = &self.settings;
+            let protocol = MetaProtocol { address: address.clone(), tls: tls.clone(), timeout: *timeout };
+            let connection = MemcachedConnection::open(protocol, *backoff, Arc::clone(&self.metrics));
             (address, connection)
         };
         addresses.into_iter().map(connection).collect()
