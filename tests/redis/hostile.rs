@@ -45,7 +45,7 @@ async fn replies_of_many_tiny_parts_take_little_memory() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_text_of_redis_is_cut_in_the_log() {
     let server = FakeRedis::start().await;
-    let text = format!("!8000004\r\nERR {}\r\n", "x".repeat(8_000_000));
+    let text = format!("!1000004\r\nERR {}\r\n", "x".repeat(1_000_000));
     server.reply(move |command| (command[0] == "HELLO").then(|| text.clone()));
     let url = format!("127.0.0.1:{}", server.port());
     let output = run(
