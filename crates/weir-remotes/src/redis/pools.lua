@@ -7,7 +7,7 @@
 -- Returns `cycle|...` or a table; only the number of the cycle if another one is open.
 --
 -- A cycle has the field `G`: what was granted to all. `=` and a name is what that member has asked for and was granted.
--- The members have, by name, the last and the first cycle with demand. src/store/simulated/pools.rs does the same, and
+-- The members have, by name, the last and the first cycle with demand. weir-coordinate/simulated/pools.rs does the same, and
 -- crates/weir-limit/src/share/grant.rs says what is granted.
 
 -- what Lua 5.1 has under the other name, for Lua 5.4: a global variable that does not exist is an error

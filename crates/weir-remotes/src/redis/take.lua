@@ -18,7 +18,7 @@
 --           there is nothing to hold
 --   kind    'f': a fixed window from start to end; 's': a sliding window; 'b': a bucket of burst tokens
 --   mode    the sum of 1 for a bucket that is refilled in steps, and 2 for a strict bucket
---   report  at, hits, floor, unused, until_, rejected_at, keys. src/store/remote.rs documents them but for the last: the sum
+--   report  at, hits, floor, unused, until_, rejected_at, keys. weir-store/remote.rs documents them but for the last: the sum
 --           of 2^i for the i-th key, from 0, that the report is about
 --   counted the number of tiers, whose keys are the first ones
 --   run     hits, tries, counts: makes so many tries, each of which takes the hits if all tiers admit them. counts is 1 if rejected hits
@@ -27,7 +27,7 @@
 -- 2^i for each i-th sliding window or bucket that the writer has changed last, a comma, the same for those that were not there, and =
 -- before them; now; and the state of each tier after the reports, before the runs,
 -- separated by |. Or 'moved' and now, if something is to be decided and the window of a fixed tier is not open now.
--- src/store/encoding.rs documents the states.
+-- weir-store/encoding.rs documents the states.
 
 local MAX_SPAN_HITS = 4294967295
 local MAX_SPANS = 14
