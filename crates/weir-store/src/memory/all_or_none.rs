@@ -1,4 +1,4 @@
-//! Checks of one request that count together or not at all.
+//! Checks of one request that count together: all or none of them, or several on one counter.
 
 use std::task::Waker;
 
@@ -10,8 +10,8 @@ use super::{
     pooled_checks::BesidePool,
     shard::{CheckStates, Shard, TakeRequest},
 };
-use crate::Decisions;
-use weir_limit::{Direction, Hits, LimitCheck, OverLimitPolicy, Timestamp};
+use crate::{Decisions, places_by_counter};
+use weir_limit::{Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Timestamp};
 
 /// Up to so many checks are decided exactly, under locks taken together. A larger request takes hits group by group:
 /// until it gives them back after a rejection, they may reject others. So may hits of a pool, locked for each check.
@@ -44,14 +44,8 @@ impl<N: Notes> MemoryStore<N> {
             for check in *group {
                 let shard = locked.of(self.index(check.key));
                 let before = (!shard.has_line(check.key, check.tiers())).then(|| shard.states(check));
-                let (decision, granted) = self.counting(shard, |shard| {
-                    let in_pool = self.pools.with(check, now, |pool| {
-                        pool.decide(check, &mut BesidePool::new(check, Some(&mut *shard), now), !over)
-                    });
-                    in_pool.unwrap_or_else(|| {
-                        (shard.take(&TakeRequest::of(check, OverLimitPolicy::Ignore), Some(check), now), 0)
-                    })
-                });
+                let (decision, granted) =
+                    self.decide_locked(shard, check, OverLimitPolicy::Ignore, !over, now);
                 over |= decision.over;
                 let undo = match before {
                     Some(before) => Undo::Restore(before, (groups.len() > 1).then(|| shard.states(check))),
@@ -105,6 +99,39 @@ impl<N: Notes> MemoryStore<N> {
             }
         }
         decisions
+    }
+
+    /// Decides each check by itself. Those on one counter are one change, in their order: nobody takes between them what
+    /// one of them gives back.
+    pub(super) fn decide_by_counter(&self, checks: &[LimitCheck<'_>], now: Timestamp) -> Decisions {
+        let mut decided: SmallVec<[(usize, Decision); 4]> = SmallVec::new();
+        for places in places_by_counter(checks) {
+            let mut locked = self.lock_all(&checks[places[0]..=places[0]]);
+            for i in places {
+                let check = &checks[i];
+                let shard = locked.of(self.index(check.key));
+                decided.push((i, self.decide_locked(shard, check, check.over_limit_policy(), true, now).0));
+            }
+        }
+        decided.sort_unstable_by_key(|(i, _)| *i);
+        decided.into_iter().map(|(_, decision)| decision).collect()
+    }
+
+    /// Returns the decision, and what it took of its pool, of which it takes only if it `may_take`.
+    fn decide_locked(
+        &self,
+        shard: &mut Shard<N>,
+        check: &LimitCheck<'_>,
+        policy: OverLimitPolicy,
+        may_take: bool,
+        now: Timestamp,
+    ) -> (Decision, i64) {
+        self.counting(shard, |shard| {
+            let in_pool = self.pools.with(check, now, |pool| {
+                pool.decide(check, &mut BesidePool::new(check, Some(&mut *shard), now), may_take)
+            });
+            in_pool.unwrap_or_else(|| (shard.take(&TakeRequest::of(check, policy), Some(check), now), 0))
+        })
     }
 
     /// In ascending order, so that requests cannot deadlock.
@@ -178,6 +205,28 @@ mod tests {
 
     fn take(shard: &mut Shard<()>, check: &LimitCheck<'_>, at: Timestamp) {
         shard.take(&TakeRequest::of(check, OverLimitPolicy::Ignore), Some(check), at);
+    }
+
+    #[test]
+    fn nobody_takes_between_the_checks_on_one_counter() {
+        let (store, rules) = (MemoryStore::new(1_000), rules(Algorithm::default(), 100));
+        with_checks(&rules, [7, 7].into_iter(), |checks| {
+            let check = |direction, hits| LimitCheck { direction, hits: Hits(hits), ..checks[0].copied() };
+            let both = [check(Direction::GiveBack, 96), check(Direction::Take, 96)];
+            let other = [check(Direction::Take, 10)];
+            assert!(!store.decide(&both[1..], Scope::Descriptor, now())[0].over);
+            thread::scope(|scope| {
+                let thief = scope.spawn(|| {
+                    let tries = (0..50_000).map(|_| store.decide(&other, Scope::Descriptor, now()));
+                    tries.filter(|decisions| !decisions[0].over).count()
+                });
+                while !thief.is_finished() {
+                    let decisions = store.decide(&both, Scope::Descriptor, now());
+                    assert!(!decisions[1].over, "somebody took what was given back");
+                }
+                assert_eq!(thief.join().expect("no panic"), 0);
+            });
+        });
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub use self::{
     shard::{Slot, TakeRequest},
     timers::Timers,
 };
-use super::{Decisions, Store, StoreError, TakeOptions, brief_lock, wait_room::WaitRoom};
+use super::{Decisions, Store, StoreError, TakeOptions, brief_lock, has_repeated, wait_room::WaitRoom};
 use weir_limit::{
     CounterKey, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Reservation,
     ReservationRequest, Scope, Timestamp,
@@ -185,6 +185,7 @@ impl<N: Notes> MemoryStore<N> {
         }
         match scope {
             Scope::Request => decisions = self.decide_together(checks, now),
+            Scope::Descriptor if has_repeated(checks) => decisions = self.decide_by_counter(checks, now),
             // pushed one by one: `collect` costs as much as a decision
             Scope::Descriptor => {
                 for check in checks {
