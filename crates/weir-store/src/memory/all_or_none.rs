@@ -25,7 +25,7 @@ enum Undo {
     Nothing,
 }
 
-struct LockedShards<'a, N: Notes> {
+pub(super) struct LockedShards<'a, N: Notes> {
     indexes: SmallVec<[usize; 4]>,
     shards: SmallVec<[MutexGuard<'a, Shard<N>>; 4]>,
 }
@@ -118,7 +118,7 @@ impl<N: Notes> MemoryStore<N> {
     }
 
     /// Returns the decision, and what it took of its pool, of which it takes only if it `may_take`.
-    fn decide_locked(
+    pub(super) fn decide_locked(
         &self,
         shard: &mut Shard<N>,
         check: &LimitCheck<'_>,
@@ -135,7 +135,7 @@ impl<N: Notes> MemoryStore<N> {
     }
 
     /// In ascending order, so that requests cannot deadlock.
-    fn lock_all(&self, checks: &[LimitCheck<'_>]) -> LockedShards<'_, N> {
+    pub(super) fn lock_all(&self, checks: &[LimitCheck<'_>]) -> LockedShards<'_, N> {
         let mut indexes: SmallVec<[usize; 4]> = checks.iter().map(|check| self.index(check.key)).collect();
         indexes.sort_unstable();
         indexes.dedup();
@@ -156,7 +156,7 @@ impl<N: Notes> Drop for LockedShards<'_, N> {
 
 impl<N: Notes> LockedShards<'_, N> {
     /// `index` must be one of the locked ones.
-    fn of(&mut self, index: usize) -> &mut Shard<N> {
+    pub(super) fn of(&mut self, index: usize) -> &mut Shard<N> {
         &mut self.shards[self.indexes.partition_point(|other| *other < index)]
     }
 }

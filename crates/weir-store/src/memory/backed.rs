@@ -1,6 +1,6 @@
 //! What a store that keeps counters elsewhere needs of the memory in front of it.
 
-use std::sync::atomic::Ordering;
+use std::{iter, sync::atomic::Ordering};
 
 use smallvec::SmallVec;
 
@@ -15,7 +15,17 @@ use weir_limit::{
 impl<N: Notes> MemoryStore<N> {
     /// None if a counter of some check is not in memory.
     pub fn decide_known(&self, checks: &[LimitCheck<'_>], scope: Scope, now: Timestamp) -> Option<Decisions> {
-        checks.iter().all(|check| self.is_known(check)).then(|| self.decide(checks, scope, now))
+        let [check] = checks else {
+            return checks.iter().all(|check| self.is_known(check)).then(|| self.decide(checks, scope, now));
+        };
+        // under one lock, so that nobody evicts the counter before the decision
+        let mut locked = self.lock_all(checks);
+        let shard = locked.of(self.index(check.key));
+        let policy = check.over_limit_policy_in(scope);
+        if !shard.has_all(check) {
+            return None;
+        }
+        Some(iter::once(self.decide_locked(shard, check, policy, true, now).0).collect())
     }
 
     /// Whether all counters of `check` are here.
