@@ -118,10 +118,10 @@ pub(super) fn write_findings(
     out: &mut impl Write,
 ) -> io::Result<()> {
     for Finding { at, message } in errors {
-        write_line!(out, "{}: error: {message}", at)?;
+        write_line!(out, "{at}: error: {message}")?;
     }
     for Finding { at, message } in warnings {
-        write_line!(out, "{}: warning: {message}", at)?;
+        write_line!(out, "{at}: warning: {message}")?;
     }
     Ok(())
 }

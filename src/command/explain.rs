@@ -117,7 +117,7 @@ fn write_step(number: usize, step: &Step<'_>, out: &mut impl Write) -> io::Resul
         match attempt.origin {
             Some(origin) => {
                 write_more(&mut patterns, out)?;
-                write_line!(out, "   > {candidate}: matches, {}", origin)?;
+                write_line!(out, "   > {candidate}: matches, {origin}")?;
             }
             None if matches!(attempt.candidate, Candidate::Wildcard(_)) => {
                 patterns += 1;
@@ -164,12 +164,11 @@ fn write_no_rule(
             writeln!(out, "no rule: the rules end at entry {depth} of {entries}{there}")?;
         }
         Outcome::NoLimit { origin, below: false } => {
-            write_line!(out, "no limit: {} has no rate_limit, so matching requests are admitted", origin)?;
+            write_line!(out, "no limit: {origin} has no rate_limit, so matching requests are admitted")?;
         }
         Outcome::NoLimit { origin, below: true } => write_line!(
             out,
-            "no limit: the {entries} entries end at {}, which has no rate_limit; its nested rules need more entries",
-            origin
+            "no limit: the {entries} entries end at {origin}, which has no rate_limit; its nested rules need more entries"
         )?,
     }
     let Some(PassedOver { rule, fit, chosen, entry }) = &explanation.passed_over else { return Ok(()) };
@@ -180,10 +179,9 @@ fn write_no_rule(
     };
     write_line!(
         out,
-        "passed over: rule {} at {}, because {} is tried first for {entry}; weir does not go back, {fit}",
+        "passed over: rule {} at {}, because {chosen} is tried first for {entry}; weir does not go back, {fit}",
         rule.path,
-        &rule.rule.origin,
-        chosen
+        rule.rule.origin
     )
 }
 

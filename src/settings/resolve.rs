@@ -3,7 +3,6 @@
 use std::{net::IpAddr, num::NonZero, path::PathBuf, thread::available_parallelism, time::Duration};
 
 use http::HeaderName;
-use weir_config;
 use weir_coordinate::CoordinationSettings;
 use weir_disk::DiskSettings;
 use weir_export::{
@@ -14,7 +13,7 @@ use weir_export::{
     trace::{TraceSettings, random_instance_id},
 };
 use weir_limit::{Modes, Scope, SharedCounts, SharedStore};
-use weir_limiter::{self, ReportedRejections};
+use weir_limiter::ReportedRejections;
 use weir_net::{dns::DnsSettings, tls::ServerTls};
 use weir_observe::{hot_keys::HotKeyValues, text::shortened};
 use weir_remotes::{memcached::MemcachedSettings, redis::RedisSettings};
