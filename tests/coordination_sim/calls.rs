@@ -41,7 +41,8 @@ fn a_slow_limit_makes_few_calls() {
     for (mode, most) in bounds {
         let calls = slow(mode, 1.0).calls;
         assert!(calls > 0.0 && calls <= most, "{mode:?}: {calls} calls a decision");
-        let SimulationMetrics { overshoot, used, .. } = slow(mode, 2.0);
+        let SimulationMetrics { overshoot, used, calls, .. } = slow(mode, 2.0);
+        assert!(calls <= most, "{mode:?}, overloaded: {calls} calls a decision");
         assert!(overshoot <= 0.01 && used >= 0.99, "{mode:?}: {overshoot} above the limit, {used} used");
     }
 }

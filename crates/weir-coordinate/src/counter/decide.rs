@@ -6,6 +6,7 @@ use super::{
     LocalCounter, all_ended, fits,
     ledger::{HeldLease, PendingDelta},
     longest_pause, look, negative, positive, remaining,
+    schedule::longest_silence,
     talk::{Asks, Try, TryVerdict},
 };
 use crate::client::Link;
@@ -55,7 +56,8 @@ pub(crate) enum How {
     Denied,
 }
 
-/// The age of the last reply from which a request that `interval` rejects asks the store whether hits were given back.
+/// The age of the last reply from which a request that `interval` rejects asks the store whether hits were given back,
+/// unless the limit allows for a longer silence.
 const STALE_REJECTION: Period = Period::from_secs(1);
 
 /// Returns the reservation of `hits`, which ends with its hold or the first window. `at` is when they were counted, on
@@ -149,7 +151,7 @@ impl LocalCounter {
                 if mode.syncs() && hits == Hits(0) {
                     self.refresh(self.plan.schedule.interval(), now);
                 } else if mode.syncs() && decision.over && !self.is_alone() {
-                    self.refresh(STALE_REJECTION, now);
+                    self.refresh(longest_silence(&self.target.tiers).max(STALE_REJECTION), now);
                 }
                 Ok((decision, How::Counted))
             }

@@ -154,13 +154,13 @@ impl Case {
         }
     }
 
-    /// Returns the longest time after which an instance reports hits: a hundredth of a slow limit's period.
+    /// Returns the longest time after which an instance reports hits: a sixtieth of a slow limit's period.
     pub(crate) fn longest_pause(&self) -> Duration {
         let (mut all, mut longest) = (self.clone(), Period::default());
         all.limits_mut(|limit| {
             longest = longest.max(limit.tiers.iter().map(|tier| tier.period).min().unwrap_or_default());
         });
-        (Duration::from(longest) / 100).min(Duration::from_mins(1))
+        (Duration::from(longest) / 60).min(Duration::from_mins(1))
     }
 
     /// Makes limits so small that an instance keeps no unused lease: each of several may keep a hundredth of its part.
