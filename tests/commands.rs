@@ -9,6 +9,7 @@ use weir_config::{Options, load};
 use weir_limit::{
     Coordination, Entry, KeyHasher, OnStoreFailure, Outcome, RuleSet, Scope, SharedCounts, SharedStore,
 };
+use weir_remotes::memcached;
 
 const RULES: &str = "domain: shop
 descriptors:
@@ -273,8 +274,8 @@ descriptors:
     shadow: { tiers: [{ requests: 50, per: 1s }, { requests: 900, per: 1h, algorithm: sliding_window }] }
 ";
     for (store, end) in [
-        (SharedStore::Redis, "    with Redis: lease\n"),
-        (SharedStore::Memcached, "    with Memcached: local, since it counts only single fixed windows\n"),
+        (SharedStore::REDIS, "    with Redis: lease\n"),
+        (memcached::STORE, "    with Memcached: local, since it counts only single fixed windows\n"),
     ] {
         let shared = SharedCounts { store: Some(store), ..SharedCounts::default() };
         let (_, output) = explained_with(rules, "d", &[&[("a", "v")]], shared);
@@ -307,7 +308,7 @@ descriptors:
         on_store_failure: OnStoreFailure::Allow,
         ..SharedCounts::default()
     };
-    let (redis, memcached) = (SharedStore::Redis, SharedStore::Memcached);
+    let (redis, memcached) = (SharedStore::REDIS, memcached::STORE);
     for (key, shared, end) in [
         (
             "a",

@@ -4,10 +4,11 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::time::timeout;
 use weir_config::{ConfigErrors, Loaded, check_shared, divide_by_names, names_of_instances, on_rules_thread};
-use weir_limit::{Coordination, KeyHasher, NANOS_PER_SECOND, RuleSet, SharedStore};
+use weir_limit::{Coordination, KeyHasher, NANOS_PER_SECOND, RuleSet, SharedCounts, SharedStore};
 use weir_net::dns::DnsInstances;
 use weir_server::health::Reason;
 use weir_sources::RuleSource;
+use weir_store::Store as _;
 
 use super::{AppContext, reload::Reload};
 use crate::settings::Settings;
@@ -35,13 +36,12 @@ pub(super) struct Rules<S> {
 
 impl<S: RuleSource> Rules<S> {
     pub(super) fn new(source: S, settings: &Settings, context: AppContext) -> Self {
-        let redis = settings.redis.is_some().then_some(SharedStore::Redis);
-        let store = redis.or(settings.memcached.is_some().then_some(SharedStore::Memcached));
+        let SharedCounts { store, mode, .. } = context.limiter.store().shared_counts();
         Self {
             source,
             force_start: settings.rules.force_start,
             healthy_with_rules_only: settings.healthy_with_rules_only,
-            shared: store.map(|store| (store, settings.coordination.coordination)),
+            shared: store.map(|store| (store, mode)),
             is_loaded: false,
             context,
             hasher: KeyHasher::random(),

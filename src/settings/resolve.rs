@@ -277,8 +277,8 @@ pub fn rules_dir(environment: &dyn Environment) -> Result<PathBuf, SettingErrors
 pub fn shared_counts(environment: &dyn Environment) -> Result<(SharedCounts, Scope), SettingErrors> {
     resolve_only(environment, |read| {
         let store = match Backend::read(read) {
-            Backend::Redis => Some(SharedStore::Redis),
-            Backend::Memcached => Some(SharedStore::Memcached),
+            Backend::Redis => Some(SharedStore::REDIS),
+            Backend::Memcached => Some(weir_remotes::memcached::STORE),
             Backend::Memory | Backend::Disk => None,
         };
         let CoordinationSettings { coordination: mode, sync_interval, on_store_failure, .. } =

@@ -64,8 +64,8 @@ impl RuleDescription<'_> {
     }
 
     fn coordination_lines(&self, rule: &Rule) -> Vec<String> {
-        let store = self.shared.store.unwrap_or(SharedStore::Redis);
-        let name = store.name();
+        let store = self.shared.store.unwrap_or(SharedStore::REDIS);
+        let name = store.name;
         let requested = self.shared.requested(rule);
         let is_declared = rule.coordination.mode.is_some();
         if let Some(name) = &rule.instances_of {
@@ -177,7 +177,7 @@ impl RuleDescription<'_> {
                 "now": mode_name(rule, self.shared.mode_now(rule)),
                 "split_between": rule.coordination.split_between,
                 "instances_of": rule.instances_of,
-                "store": self.shared.store.map(SharedStore::name),
+                "store": self.shared.store.map(|store| store.name),
                 "instances": self.shared.instances,
                 "sync_interval": self.shared.sync_interval_of(rule).to_string(),
                 "on_store_failure": self.shared.on_store_failure_of(rule).name(),

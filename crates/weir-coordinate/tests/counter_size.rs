@@ -72,10 +72,6 @@ impl Remote for EmptyStore {
         Ok(Replies { now, replies: commands.iter().map(reply).collect() })
     }
 
-    fn keeps_pools(&self) -> bool {
-        true
-    }
-
     async fn call_pool(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {
         let outcome = match command.op {
             PoolOp::Lease { tries, .. } => {

@@ -53,7 +53,7 @@ pub use pattern::{Pattern, Values};
 pub use reservation::{Reservation, ReservationRequest, ReservedSpan, release, reserve};
 pub use rule::{Domain, GiveBack, Limit, Metadata, Origin, Rule, RuleNode, Scope};
 pub use runtime_limit::{RuntimeLimit, RuntimeLimitError};
-pub use shared_counts::{SharedCounts, SharedStore};
+pub use shared_counts::{Capabilities, SharedCounts, SharedStore};
 pub use tally::Tally;
 pub use tier::{OverLimitPolicy, SharedTiers, Tier, Tiers, capacity};
 pub use units::{Hits, NANOS_PER_SECOND, Period, Timestamp, Unit};

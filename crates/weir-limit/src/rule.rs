@@ -240,16 +240,6 @@ impl Limit {
         tier::capacity(self.tiers())
     }
 
-    /// Returns whether it has no tier but one fixed window: what Memcached can share, or nothing to count.
-    #[must_use]
-    pub fn is_single_fixed_window(&self) -> bool {
-        match self.tiers() {
-            [] => true,
-            [tier] => tier.has_windows(),
-            _ => false,
-        }
-    }
-
     /// Returns whether the hits of a window are spread over it: a bucket of its pace follows it.
     #[must_use]
     pub fn is_smooth(&self) -> bool {

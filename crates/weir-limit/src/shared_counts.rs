@@ -3,16 +3,29 @@
 use super::{
     coordination::{Coordination, OnStoreFailure},
     rule::Rule,
+    tier::Tier,
     units::Period,
 };
 
 /// A store in which instances can share counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SharedStore {
-    /// Redis.
-    Redis,
-    /// Memcached, which has no leases and counts only single fixed windows.
-    Memcached,
+pub struct SharedStore {
+    /// Its name in messages to users, such as `Redis`.
+    pub name: &'static str,
+    /// Its name in the log and in traces, such as `redis`.
+    pub system: &'static str,
+    /// What it can count.
+    pub capabilities: Capabilities,
+}
+
+/// What a shared store can count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Capabilities {
+    /// Every limit in every mode, and the pools of fair shares.
+    #[default]
+    All,
+    /// Single fixed windows, without leases.
+    SingleFixedWindow,
 }
 
 /// How instances share their counts, as far as a service's settings say.
@@ -33,28 +46,30 @@ pub struct SharedCounts {
 // === impl SharedStore ===
 
 impl SharedStore {
-    /// Returns its name in messages.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Redis => "Redis",
-            Self::Memcached => "Memcached",
-        }
-    }
+    /// Redis, which messages also name where no store is in use.
+    pub const REDIS: Self = Self { name: "Redis", system: "redis", capabilities: Capabilities::All };
 
     /// Returns whether instances can share the counts of `rule` in it.
     #[must_use]
     pub fn shares(self, rule: &Rule) -> bool {
-        self == Self::Redis || (rule.sharing.is_none() && rule.limit.is_single_fixed_window())
+        self.capabilities.count(rule.limit.tiers())
+            && (rule.sharing.is_none() || self.capabilities == Capabilities::All)
+    }
+}
+
+// === impl Capabilities ===
+
+impl Capabilities {
+    /// Returns whether they include to count `tiers`; no tiers are nothing to count.
+    #[must_use]
+    pub fn count(self, tiers: &[Tier]) -> bool {
+        self == Self::All || (tiers.len() < 2 && tiers.iter().all(Tier::has_windows))
     }
 
-    fn supported(self, rule: &Rule, mode: Coordination, instances: usize) -> Coordination {
-        let mode = mode.of_limit(rule.limit.capacity(), instances);
-        if !mode.is_coordinated() {
-            // nothing is counted in the store
-            return mode;
-        }
-        mode.nearest(|mode| self.shares(rule) && (self == Self::Redis || !mode.leases()))
+    /// Returns whether they include to count `tiers` in `mode`.
+    #[must_use]
+    pub fn support(self, tiers: &[Tier], mode: Coordination) -> bool {
+        self.count(tiers) && (self == Self::All || !mode.leases())
     }
 }
 
@@ -84,7 +99,12 @@ impl SharedCounts {
     /// Returns the mode in which `rule` is counted among `instances` that share `store`.
     #[must_use]
     pub fn mode_in(&self, store: SharedStore, rule: &Rule, instances: usize) -> Coordination {
-        store.supported(rule, self.requested(rule), instances)
+        let mode = self.requested(rule).of_limit(rule.limit.capacity(), instances);
+        if !mode.is_coordinated() {
+            // nothing is counted in the store
+            return mode;
+        }
+        mode.nearest(|mode| store.shares(rule) && store.capabilities.support(rule.limit.tiers(), mode))
     }
 
     /// Returns the mode in which `rule` is counted; none if it depends on the number of instances, which is unknown.

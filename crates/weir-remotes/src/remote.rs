@@ -65,16 +65,8 @@ impl Remote for AnyRemote {
         with_any!(self, remote => remote.heartbeat(heartbeat).await)
     }
 
-    fn keeps_pools(&self) -> bool {
-        with_any!(self, remote => remote.keeps_pools())
-    }
-
     async fn call_pool(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {
         with_any!(self, remote => remote.call_pool(command).await)
-    }
-
-    fn supports(&self, target: &Target, mode: Coordination) -> bool {
-        with_any!(self, remote => remote.supports(target, mode))
     }
 
     fn home(&self, tiers: &[Tier]) -> u64 {

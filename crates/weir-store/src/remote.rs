@@ -1,7 +1,7 @@
 //! The interface of a store that many instances share. Counters have one operation, the exchange, atomic over all tiers
 //! of a rule; instances and pools have one each.
 //!
-//! Redis and Memcached implement it, and so does a simulated store for tests, which control its time and failures.
+//! The stores of weir-remotes implement it, and so does a simulated one for tests, which control its time and failures.
 //! Coordination accesses the shared store only through this trait.
 
 use std::{future::Future, sync::Arc};
@@ -44,25 +44,19 @@ pub trait Remote: Send + Sync + 'static {
         heartbeat: Heartbeat<'_>,
     ) -> impl Future<Output = Result<Members, RemoteError>> + Send;
 
-    /// Whether this store can count `target` in this mode; if not, its rule sends no commands. Memcached cannot grant.
+    /// Whether this store can count `target` in this mode; if not, its rule sends no commands.
     fn supports(&self, target: &Target, mode: Coordination) -> bool {
-        let _ = (target, mode);
-        true
+        self.shared_store().capabilities.support(&target.tiers, mode)
     }
 
-    /// The store to name in reports: this one, or one with the same abilities.
+    /// What this store can count, and its names in reports.
     fn shared_store(&self) -> SharedStore {
-        SharedStore::Redis
+        SharedStore::REDIS
     }
 
     /// Returns whether this store has a clock that windows follow. Otherwise they follow that of each instance.
     fn has_clock(&self) -> bool {
         true
-    }
-
-    /// Whether it keeps the pools of fair shares. Otherwise each instance has the N-th part of every pool.
-    fn keeps_pools(&self) -> bool {
-        false
     }
 
     /// Carries out `command`, which decisions wait for if it [leases](super::pool_command::PoolOp::Lease) hits.

@@ -1,4 +1,4 @@
-//! Finds rules that instances cannot share in a store which counts only single fixed windows, such as Memcached.
+//! Finds rules that instances cannot share in their store, which may count only single fixed windows.
 
 use std::fmt::Write as _;
 
@@ -11,12 +11,12 @@ use weir_limit::{Coordination, Limit, Rule, RuleNode, SharedStore};
 
 const MAX_WARNINGS: usize = 100;
 
-/// Checks that instances can share the rules of `loaded` in `store`, and warns of those that Memcached cannot share:
-/// every instance counts them by itself. `default` is the coordination mode of rules that name none.
+/// Checks that instances can share the rules of `loaded` in `store`, and warns of those that it cannot share: every
+/// instance counts them by itself. `default` is the coordination mode of rules that name none.
 ///
 /// # Errors
 ///
-/// If rules are smooth, and the store is Memcached: it counts windows, but has no pace.
+/// If rules are smooth, and the store counts only windows, which have no pace.
 pub fn check_shared(
     mut loaded: Loaded,
     store: SharedStore,
@@ -27,17 +27,15 @@ pub fn check_shared(
         find(&domain.nodes, default, &mut shared, &mut split);
     }
     let mut report = ConfigReport::of_load();
-    for rule in shared
-        .iter()
-        .filter(|rule| !store.shares(rule) || rule.shadow.is_some())
-        .filter(|rule| rule.limit.is_smooth() || rule.shadow.as_ref().is_some_and(Limit::is_smooth))
-    {
+    let is_counted = |limit: &Limit| store.capabilities.count(limit.tiers());
+    let is_no_window = |limit: &Limit| limit.is_smooth() && !is_counted(limit);
+    for rule in shared.iter().filter(|rule| [&rule.limit].into_iter().chain(&rule.shadow).any(is_no_window)) {
         report.error_at(rule.origin.clone(), || {
             format!(
                 "{} cannot share a limit with 'smooth: true', since it counts windows only; add 'coordination: split', \
                  which divides the limit between the instances, or 'coordination: local', with this instance's part of \
                  the limit, or remove 'smooth'",
-                store.name()
+                store.name
             )
         });
     }
@@ -47,11 +45,8 @@ pub fn check_shared(
         }
         return report.finish().map(|warnings| Loaded { warnings, ..loaded });
     }
-    let is_unshared_shadow =
-        |rule: &Rule| rule.shadow.as_ref().is_some_and(|shadow| !shadow.is_single_fixed_window());
-    shared
-        .retain(|rule| store == SharedStore::Memcached && (!store.shares(rule) || is_unshared_shadow(rule)));
-    let mut warnings = warnings(&shared);
+    shared.retain(|rule| !store.shares(rule) || rule.shadow.as_ref().is_some_and(|limit| !is_counted(limit)));
+    let mut warnings = warnings(store, &shared);
     warnings.extend(
         split
             .into_iter()
@@ -66,20 +61,22 @@ pub fn check_shared(
     Ok(loaded)
 }
 
-fn warnings(unshared: &[&Rule]) -> Vec<Finding> {
-    let mut warnings = Vec::new();
+fn warnings(store: SharedStore, unshared: &[&Rule]) -> Vec<Finding> {
+    let (mut warnings, name) = (Vec::new(), store.name);
     let omitted = unshared.len().saturating_sub(MAX_WARNINGS);
     for (i, rule) in unshared.iter().take(MAX_WARNINGS).enumerate() {
         let mut message = if rule.sharing.is_some() {
-            "Memcached cannot share this pool: of N instances, each has the N-th part".to_owned()
-        } else if rule.limit.is_single_fixed_window() {
-            "Memcached cannot share the limit in the shadow of this one, because it counts only single fixed \
-             windows: each instance counts by itself what that would reject"
-                .to_owned()
+            format!("{name} cannot share this pool: of N instances, each has the N-th part")
+        } else if store.shares(rule) {
+            format!(
+                "{name} cannot share the limit in the shadow of this one, because it counts only single fixed \
+                 windows: each instance counts by itself what that would reject"
+            )
         } else {
-            "Memcached cannot share this limit, because it counts only single fixed windows: each \
-             instance admits the whole limit (coordination: local declares that)"
-                .to_owned()
+            format!(
+                "{name} cannot share this limit, because it counts only single fixed windows: each instance admits \
+                 the whole limit (coordination: local declares that)"
+            )
         };
         if i + 1 == MAX_WARNINGS && omitted > 0 {
             // writing to a string does not fail
@@ -120,6 +117,10 @@ fn find<'n>(
 mod tests {
     use super::*;
     use crate::parse;
+    use weir_limit::Capabilities;
+
+    const MEMCACHED: SharedStore =
+        SharedStore { name: "Memcached", system: "memcached", capabilities: Capabilities::SingleFixedWindow };
 
     fn warnings(default: Coordination) -> Vec<String> {
         let text = "\
@@ -150,7 +151,7 @@ descriptors:
 ";
         let mut loaded = parse("shop.yaml", text).expect("the rules are valid");
         loaded.warnings.clear();
-        let loaded = check_shared(loaded, SharedStore::Memcached, default).expect("nothing is smooth");
+        let loaded = check_shared(loaded, MEMCACHED, default).expect("nothing is smooth");
         loaded.warnings.iter().map(ToString::to_string).collect()
     }
 
@@ -187,7 +188,7 @@ descriptors:
             let loaded = parse("shop.yaml", text).expect("the rules are valid");
             assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
             let warnings =
-                check_shared(loaded, SharedStore::Redis, default).expect("nothing is smooth").warnings;
+                check_shared(loaded, SharedStore::REDIS, default).expect("nothing is smooth").warnings;
             let lines: Vec<String> = warnings.iter().map(|warning| warning.at.line.to_string()).collect();
             assert_eq!(lines, places, "{default:?}: {warnings:?}");
         }
@@ -208,12 +209,18 @@ descriptors:
         let checked = |store, default| {
             check_shared(parse("shop.yaml", text).expect("the rules are valid"), store, default)
         };
-        let errors = checked(SharedStore::Memcached, Coordination::Auto).expect_err("one is smooth").errors;
+        let errors = checked(MEMCACHED, Coordination::Auto).expect_err("one is smooth").errors;
         let [error] = &*errors else { panic!("{errors:?}") };
         let message = error.to_string();
         assert!(message.starts_with("shop.yaml:4:"), "{message}");
         assert!(message.contains("cannot share a limit with 'smooth: true'"), "{message}");
-        assert!(checked(SharedStore::Memcached, Coordination::Local).is_ok());
-        assert!(checked(SharedStore::Redis, Coordination::Auto).is_ok());
+        assert!(checked(MEMCACHED, Coordination::Local).is_ok());
+        assert!(checked(SharedStore::REDIS, Coordination::Auto).is_ok());
+        let shadow = "domain: shop\ndescriptors:\n  - key: both\n    rate_limit: { requests: 5, per: 1m, smooth: true, \
+                      shadow: { requests: 3, per: 1m } }\n";
+        let loaded = parse("shop.yaml", shadow).expect("the rules are valid");
+        let warnings =
+            check_shared(loaded, SharedStore::REDIS, Coordination::Auto).expect("Redis can").warnings;
+        assert!(warnings.is_empty(), "{warnings:?}");
     }
 }

@@ -31,7 +31,7 @@ use self::{
     instances::Membership,
 };
 use super::{CoordinationMetrics, CoordinationSettings};
-use weir_limit::{Coordination, LimitCheck, OnStoreFailure, Period, Tier, Timestamp};
+use weir_limit::{Capabilities, Coordination, LimitCheck, OnStoreFailure, Period, Tier, Timestamp};
 use weir_store::{
     clock::{Clock, Reading},
     pool_command::{PoolCommand, PoolReply},
@@ -173,7 +173,7 @@ impl<R: Remote> StoreClient<R> {
     }
 
     pub(super) fn requested_mode(&self, check: &LimitCheck<'_>) -> Coordination {
-        if check.pool.is_some() && !self.remote.keeps_pools() {
+        if check.pool.is_some() && self.remote.shared_store().capabilities != Capabilities::All {
             // each instance has its part
             return Coordination::Local;
         }

@@ -3,7 +3,6 @@
 //! It replaces Redis in tests of coordination under delays, losses and failures. It uses tokio's clock: with a paused
 //! clock, time is simulated, and two runs with the same seed are identical.
 
-mod capabilities;
 mod clock;
 mod network;
 mod pools;
@@ -11,7 +10,6 @@ mod random;
 mod remote;
 mod server;
 
-pub use capabilities::Capabilities;
 pub use clock::SimulatedClock;
 pub use network::Network;
 pub use pools::SimulatedPools;

@@ -14,10 +14,8 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout_at},
 };
 
-use super::{
-    Capabilities, Network, Random, SimulatedClock, SimulatedServer, network::Fate, pools::SimulatedPools,
-};
-use weir_limit::{Coordination, Period, Timestamp};
+use super::{Network, Random, SimulatedClock, SimulatedServer, network::Fate, pools::SimulatedPools};
+use weir_limit::{Capabilities, Period, SharedStore, Timestamp};
 use weir_store::{
     clock::Clock as _,
     pool_command::{PoolCommand, PoolReply},
@@ -238,7 +236,7 @@ impl SimulatedStore {
             SimulatedCall::Commands(commands) => {
                 let replies = commands.iter().map(|command| match condition {
                     Condition::Rejecting => Err(RemoteError::Rejected("it is read-only".into())),
-                    _ if !self.0.capabilities.include(command) => {
+                    _ if !can_carry_out(self.0.capabilities, command) => {
                         Err(RemoteError::Rejected("it cannot carry out this operation".into()))
                     }
                     _ => Ok(server.execute(command, now)),
@@ -321,6 +319,12 @@ impl SimulatedRemote {
     }
 }
 
+/// A store of single fixed windows grants no more than the fewest hits that are of use.
+fn can_carry_out(capabilities: Capabilities, Command { target, exchange, .. }: &Command) -> bool {
+    let is_known = exchange.hold.is_none_or(|hold| exchange.reports.is_empty() && hold.least == hold.want);
+    capabilities.count(&target.tiers) && (capabilities == Capabilities::All || is_known)
+}
+
 fn timed_out(timeout: Duration) -> RemoteError {
     RemoteError::TimedOut(Period::from_nanos(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)))
 }
@@ -330,8 +334,8 @@ fn wrong_kind() -> RemoteError {
 }
 
 impl Remote for SimulatedRemote {
-    fn supports(&self, target: &Target, mode: Coordination) -> bool {
-        self.store.0.capabilities.support(target, mode)
+    fn shared_store(&self) -> SharedStore {
+        SharedStore { capabilities: self.store.0.capabilities, ..SharedStore::REDIS }
     }
 
     async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
@@ -351,10 +355,6 @@ impl Remote for SimulatedRemote {
             CallReply::Members(members) => Ok(members),
             _ => Err(wrong_kind()),
         }
-    }
-
-    fn keeps_pools(&self) -> bool {
-        self.store.0.capabilities == Capabilities::All
     }
 
     async fn call_pool(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {

@@ -5,9 +5,11 @@ use std::{sync::Arc, time::Duration};
 use tokio::{task::JoinSet, time::sleep};
 use weir_coordinate::{
     CoordinationMetrics,
-    simulated::{Capabilities, Network, SimulatedClock, SimulatedStore},
+    simulated::{Network, SimulatedClock, SimulatedStore},
 };
-use weir_limit::{Algorithm, Bucket, Coordination, OverLimitPolicy, Period, Refill, Scope, Tier};
+use weir_limit::{
+    Algorithm, Bucket, Capabilities, Coordination, OverLimitPolicy, Period, Refill, Scope, Tier,
+};
 
 use crate::fleet::{EPOCH, Fleet, Instance, daily, rule};
 

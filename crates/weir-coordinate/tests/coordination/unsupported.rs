@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use tokio::time::sleep;
-use weir_coordinate::simulated::{Capabilities, Network, SimulatedClock, SimulatedStore};
-use weir_limit::{Algorithm, Coordination, OverLimitPolicy, Period, Scope, Tier};
+use weir_coordinate::simulated::{Network, SimulatedClock, SimulatedStore};
+use weir_limit::{Algorithm, Capabilities, Coordination, OverLimitPolicy, Period, Scope, Tier};
 
 use crate::fleet::{EPOCH, Fleet, daily, rule};
 

@@ -30,7 +30,7 @@ use self::{
 };
 pub use crate::transport::{Backoff, ConnectionStates, ServerState};
 use crate::transport::{TransportMetrics, malformed_reply};
-use weir_limit::{Coordination, Period, SharedStore, Timestamp};
+use weir_limit::{Capabilities, Period, SharedStore, Timestamp};
 use weir_net::tls::TlsError;
 pub use weir_net::{
     Address,
@@ -42,6 +42,10 @@ use weir_store::{
     name::{self, KeySettings},
     remote::{Command, Heartbeat, Members, Remote, RemoteError, Replies, Reply, StoreNode, Target, Urgency},
 };
+
+/// Memcached. Leases need a grant, which is a condition.
+pub const STORE: SharedStore =
+    SharedStore { name: "Memcached", system: "memcached", capabilities: Capabilities::SingleFixedWindow };
 
 /// A store in Memcached. It connects in the background, and again after failures; until then calls fail at once.
 pub struct MemcachedRemote {
@@ -199,7 +203,7 @@ impl MemcachedRemote {
 
 impl Remote for MemcachedRemote {
     fn shared_store(&self) -> SharedStore {
-        SharedStore::Memcached
+        STORE
     }
 
     fn has_clock(&self) -> bool {
@@ -235,11 +239,6 @@ impl Remote for MemcachedRemote {
                 Err(error)
             }
         }
-    }
-
-    /// Leases need a grant, which is a condition.
-    fn supports(&self, target: &Target, mode: Coordination) -> bool {
-        name::is_one_window(target) && mode.is_coordinated() && !mode.leases()
     }
 
     fn node(&self, target: &Target, at: Timestamp) -> StoreNode {

@@ -192,10 +192,6 @@ impl Remote for RedisRemote {
         self.main.run_one(request, Urgency::Decision).await.1
     }
 
-    fn keeps_pools(&self) -> bool {
-        true
-    }
-
     async fn call_pool(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {
         let jitter = Period::from_secs(fastrand::u64(..) % self.keys.jitter_seconds.max(1));
         let request = ShareRequest::new(&command, self.now(), &self.keys, jitter);
