@@ -34,11 +34,11 @@ pub enum AppError {
     /// The data on disk cannot be used.
     #[error("cannot use the data directory (WEIR_DATA_DIR): {0}")]
     Disk(#[from] DiskError),
-    /// The TLS settings of the gRPC server, Redis or Memcached are invalid.
+    /// The TLS settings of the gRPC server or the shared store are invalid.
     #[error("cannot set up TLS {of}")]
     Tls {
         /// Of what.
-        of: &'static str,
+        of: String,
         /// The error.
         source: TlsError,
     },

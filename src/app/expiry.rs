@@ -15,6 +15,7 @@ use tokio::{
 use tokio_rustls::rustls::pki_types::UnixTime;
 use weir_net::tls::{CertificateDates, CertificateFile, ClientTls, Validity};
 use weir_observe::{Metric, Source};
+use weir_remotes::RemoteSettings;
 use weir_server::Certificates;
 
 use crate::settings::Settings;
@@ -145,17 +146,8 @@ fn files(settings: &Settings) -> Vec<CertificateFile> {
         add(ca, tls.ca.as_ref());
         add(certificate, tls.client.as_ref().map(|(chain, _)| chain));
     };
-    // both of Redis have the same files
-    let of_redis = settings.redis.as_ref().and_then(|redis| {
-        let per_second = redis.per_second.as_ref().and_then(|endpoint| endpoint.tls.as_ref());
-        redis.main.tls.as_ref().or(per_second)
-    });
-    if let Some(tls) = of_redis {
-        let (ca, client) = (tls.ca.clone(), tls.client.clone());
-        add_client("REDIS_TLS_CACERT", "REDIS_TLS_CLIENT_CERT", &ClientTls { ca, client, any_name: false });
-    }
-    if let Some(tls) = settings.memcached.as_ref().and_then(|memcached| memcached.tls.as_ref()) {
-        add_client("MEMCACHE_TLS_CACERT", "MEMCACHE_TLS_CLIENT_CERT", tls);
+    if let Some((tls, names)) = settings.shared.as_ref().and_then(RemoteSettings::tls) {
+        add_client(names.ca, names.certificate, tls);
     }
     if let Some(tls) = settings.rules.xds.as_ref().and_then(|xds| xds.tls.as_ref()) {
         add_client("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", &tls.files);

@@ -17,6 +17,7 @@ use weir_export::{
 };
 use weir_limiter::{Limiter, ReportedRejections, WaiterThread};
 use weir_observe::Stats;
+use weir_remotes::RemoteSettings;
 use weir_server::{Health, RejectionLogger, health::Reason};
 use weir_sources::{DirectorySource, RuleSource, xds::XdsSource};
 use weir_store::{
@@ -50,7 +51,6 @@ pub struct App {
     servers: ListeningServers,
     expiry: Arc<CertificateExpiry>,
     addresses: Addresses,
-    health_needs_store: bool,
     settings: Settings,
     store_thread: Option<StoreThread>,
     exporter: Option<ExportThread>,
@@ -114,12 +114,11 @@ impl App {
         source.register(&context.stats);
         let mut rules = Rules::new(source, &settings, context.clone());
         rules.load_first().await.map_err(AppError::Rules)?;
-        let health_needs_store = settings.redis.as_ref().is_some_and(|redis| redis.health_needs_connection)
-            || settings.memcached.as_ref().is_some_and(|memcached| memcached.health_needs_connection);
-        if health_needs_store {
+        if settings.health_needs_store {
             context.health.fail(Reason::Store);
         }
-        store_state::first_connection(context.limiter.store(), settings.redis.as_ref()).await?;
+        let within = settings.shared.as_ref().and_then(RemoteSettings::connect_within);
+        store_state::first_connection(context.limiter.store(), within).await?;
         let (reload, follow_rules) = (rules.reload(), Box::pin(rules.follow()));
 
         let servers = ListeningServers::bind(&settings, certificates).await?;
@@ -131,7 +130,6 @@ impl App {
             servers,
             expiry,
             addresses,
-            health_needs_store,
             settings,
             store_thread,
             exporter,
@@ -157,6 +155,7 @@ impl App {
         let (end_reporters, reporters_end) = watch::channel(false);
         let mut servers = self.servers.serve(&self.settings, &self.context, &closed).await?;
         let AppContext { limiter, clock, stats, health, metric_names, .. } = self.context;
+        let health_needs_store = self.settings.health_needs_store;
         let waiters = WaiterThread::start(&limiter, Arc::clone(&clock)).map_err(AppError::Thread)?;
         let stopped = Arc::clone(&clock);
         // dropped last
@@ -167,7 +166,7 @@ impl App {
         background.spawn(clock_steps.follow(Arc::clone(&limiter), Arc::clone(&clock)));
         background.spawn(sweep::run(Arc::clone(&limiter), clock));
         background.spawn(sweep::forget_names(Arc::clone(&stats)));
-        background.spawn(store_state::follow(Arc::clone(&limiter), health.clone(), self.health_needs_store));
+        background.spawn(store_state::follow(Arc::clone(&limiter), health.clone(), health_needs_store));
         background.spawn(self.follow_rules);
         background.spawn(self.expiry.follow());
         let start = |settings| otlp::start_metrics(settings, Arc::clone(&stats), metric_names);

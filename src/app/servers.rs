@@ -37,8 +37,8 @@ pub(super) async fn load_certificates(settings: &Settings) -> Result<Option<Watc
     let Some(tls) = settings.grpc.tls.as_ref().or(redis).cloned() else { return Ok(None) };
     // first, so that no change is missed
     let watch = Watch::files(&tls.paths());
-    let certificates =
-        Certificates::load(tls).await.map_err(|source| AppError::Tls { of: "of the gRPC port", source })?;
+    let loaded = Certificates::load(tls).await;
+    let certificates = loaded.map_err(|source| AppError::Tls { of: "of the gRPC port".into(), source })?;
     Ok(Some((certificates, watch)))
 }
 

@@ -4,8 +4,6 @@ use std::sync::Arc;
 
 use weir_client::{AnyStore, StoreThread};
 use weir_disk::DiskStore;
-use weir_net::tls::TlsError;
-use weir_remotes::{AnyRemote, memcached::MemcachedRemote, redis::RedisRemote};
 use weir_store::{MemoryStore, clock::Clock};
 
 use super::error::AppError;
@@ -23,23 +21,11 @@ pub(super) async fn open(
         let store = opened.map_err(|ended| AppError::Ended(ended.into()))??;
         return Ok((AnyStore::Disk(store), None));
     }
-    let (timed, coordination) = (Arc::clone(clock), settings.coordination.clone());
-    let opened = match (settings.redis.clone(), settings.memcached.clone()) {
-        (Some(redis), _) => {
-            let connect = || RedisRemote::new(redis).map(AnyRemote::Redis).map_err(tls_error("to redis"));
-            StoreThread::open(connect, Arc::clone(clock), coordination).await
-        }
-        (None, Some(memcached)) => {
-            let remote = || MemcachedRemote::new(memcached, timed).map(AnyRemote::Memcached);
-            let connect = || remote().map_err(tls_error("to memcached"));
-            StoreThread::open(connect, Arc::clone(clock), coordination).await
-        }
-        (None, None) => return Ok((AnyStore::Memory(MemoryStore::new(settings.max_counters)), None)),
+    let Some(shared) = settings.shared.clone() else {
+        return Ok((AnyStore::Memory(MemoryStore::new(settings.max_counters)), None));
     };
-    let (store, thread) = opened.map_err(AppError::Thread)??;
+    let of = format!("to {}", shared.store().system);
+    let opened = StoreThread::open(shared, Arc::clone(clock), settings.coordination.clone()).await;
+    let (store, thread) = opened.map_err(AppError::Thread)?.map_err(|source| AppError::Tls { of, source })?;
     Ok((store, Some(thread)))
-}
-
-fn tls_error(of: &'static str) -> impl FnOnce(TlsError) -> AppError {
-    move |source| AppError::Tls { of, source }
 }

@@ -8,11 +8,9 @@ use std::{
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use weir_client::AnyStore;
 use weir_limiter::Limiter;
-use weir_remotes::{
-    AnyRemote,
-    redis::{ConnectionStates, RedisSettings},
-};
+use weir_remotes::redis::ConnectionStates;
 use weir_server::{Health, health::Reason};
+use weir_store::remote::Remote as _;
 
 use super::error::AppError;
 
@@ -31,16 +29,9 @@ struct Loss {
     reported: Instant,
 }
 
-/// Waits if `settings` bound the time, `REDIS_STARTUP_MAX_ELAPSED_TIME`. [`AppError::NoRedis`] when it is over.
-pub(super) async fn first_connection(
-    store: &AnyStore,
-    settings: Option<&RedisSettings>,
-) -> Result<(), AppError> {
-    let (AnyStore::Coordinated(store), Some(within)) =
-        (store, settings.and_then(|redis| redis.connect_within))
-    else {
-        return Ok(());
-    };
+/// Waits for `within`, `REDIS_STARTUP_MAX_ELAPSED_TIME`. [`AppError::NoRedis`] when it is over.
+pub(super) async fn first_connection(store: &AnyStore, within: Option<Duration>) -> Result<(), AppError> {
+    let (AnyStore::Coordinated(store), Some(within)) = (store, within) else { return Ok(()) };
     let (begun, mut is_reported) = (Instant::now(), false);
     loop {
         let state = store.remote().state();
@@ -59,8 +50,7 @@ pub(super) async fn first_connection(
     }
 }
 
-/// Reports every change. Without a connection the service is unhealthy if `needed`, but continues to decide. One server
-/// of Memcached is enough: `on_store_failure` decides for the keys of the others. Never returns.
+/// Reports every change. Without a connection the service is unhealthy if `needed`, but decides. Never returns.
 pub(super) async fn follow(limiter: Arc<Limiter<AnyStore>>, health: Health, needed: bool) {
     let AnyStore::Coordinated(store) = limiter.store() else {
         return std::future::pending().await;
@@ -68,16 +58,14 @@ pub(super) async fn follow(limiter: Arc<Limiter<AnyStore>>, health: Health, need
     let begun = Instant::now();
     let mut ticks = interval(POLL_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let store_name = store.remote().name();
+    let store_name = store.remote().shared_store().system;
     let (mut was_healthy, mut was_available, mut loss): (bool, bool, Option<Loss>) = (false, false, None);
     loop {
         ticks.tick().await;
         let state = store.remote().state();
         let is_available = state.is_connected() && !store.is_store_unavailable();
-        let is_healthy = match store.remote() {
-            AnyRemote::Redis(_) => is_available,
-            AnyRemote::Memcached(_) => state.servers.iter().any(|server| server.connected),
-        };
+        let is_healthy =
+            is_available || state.one_is_enough && state.servers.iter().any(|server| server.connected);
         if needed && is_healthy != was_healthy {
             if is_healthy { health.ok(Reason::Store) } else { health.fail(Reason::Store) }
         }

@@ -3,7 +3,7 @@
 use weir_coordinate::CoordinationSettings;
 use weir_disk::{DiskSettings, DiskSync, OnDamage};
 
-use super::{backend::Backend, parse, reader::SettingReader};
+use super::{parse, reader::SettingReader, stores::Backend};
 
 /// Below it there would not be room for the journals.
 const MIN_BYTES: u64 = 256 << 20;
@@ -22,7 +22,7 @@ pub(super) fn disk(
     let on_damage =
         read.choice("WEIR_DISK_DAMAGE", &[("refuse", OnDamage::Refuse), ("continue", OnDamage::Continue)]);
     let max_bytes = read.optional("WEIR_DISK_MAX_BYTES", parse::bytes_from(MIN_BYTES, "1GiB"));
-    if backend != Backend::Disk {
+    if !matches!(backend, Backend::Disk) {
         return None;
     }
     if dir.is_empty() {

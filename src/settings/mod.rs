@@ -4,7 +4,6 @@
 //! variable, else its default, and reports all errors at once; [`log_format`] is known even then. The rest of
 //! the service reads only [`Settings`].
 
-mod backend;
 mod bounds;
 mod coordination;
 mod credentials;
@@ -12,15 +11,14 @@ mod disk;
 mod environment;
 mod flags;
 mod json;
-mod memcached;
 mod mogrifiers;
 mod otlp;
 mod otlp_metrics;
 mod parse;
 mod reader;
-mod redis;
 mod redis_port;
 mod resolve;
+mod stores;
 mod table;
 mod tls;
 mod trace;

@@ -12,11 +12,11 @@ use weir_export::{
     statsd::{Dialect, Protocol, StatsdSettings},
     trace::{TraceSettings, random_instance_id},
 };
-use weir_limit::{Modes, Scope, SharedCounts, SharedStore};
+use weir_limit::{Modes, Scope, SharedCounts};
 use weir_limiter::ReportedRejections;
 use weir_net::{dns::DnsSettings, tls::ServerTls};
 use weir_observe::{hot_keys::HotKeyValues, text::shortened};
-use weir_remotes::{memcached::MemcachedSettings, redis::RedisSettings};
+use weir_remotes::RemoteSettings;
 use weir_server::{
     bounds::Bounds,
     headers::{HeaderNames, HeaderStyle, ResponseHeaders},
@@ -27,17 +27,18 @@ use weir_sources::xds::XdsSettings;
 use weir_store::WaitBounds;
 
 use super::{
-    backend::{Backend, SharedKeys},
     bounds::{bounds, waits},
     coordination::coordination,
     disk,
     environment::Environment,
     flags::Flags,
-    json, memcached,
+    json,
     mogrifiers::mogrifiers,
     otlp_metrics, parse,
     reader::{MAX_SHOWN, SettingErrors, SettingReader},
-    redis, redis_port, tls, trace, unknown, unsupported, xds,
+    redis_port,
+    stores::Backend,
+    tls, trace, unknown, unsupported, xds,
 };
 
 /// More than any machine has cores: a larger number is a typing error.
@@ -88,10 +89,10 @@ pub struct Settings {
     pub waits: WaitBounds,
     /// The directory that counts are kept in beside memory.
     pub disk: Option<DiskSettings>,
-    /// The Redis that instances share their counts through; without one, each keeps its counts in memory.
-    pub redis: Option<RedisSettings>,
-    /// The Memcached that instances share their counts through instead of a Redis.
-    pub memcached: Option<MemcachedSettings>,
+    /// The store that instances share their counts through; without one, each keeps its counts by itself.
+    pub shared: Option<RemoteSettings>,
+    /// `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`: the service is unhealthy while it has no connection to that store.
+    pub health_needs_store: bool,
     /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`: the service is healthy only with at least one domain in its rules.
     pub healthy_with_rules_only: bool,
     /// The delays of a graceful stop.
@@ -200,9 +201,8 @@ impl Settings {
             counters.ok_or("a number of counters, at least 1")
         });
         let mut warnings = Vec::new();
-        let (backend, keys) = (Backend::read(read), SharedKeys::read(read));
-        let redis = redis::redis(read, backend, &keys, &mut warnings);
-        let memcached = memcached::memcached(read, backend, keys, &mut warnings);
+        let backend = Backend::read(read);
+        let shared = backend.shared(read, &mut warnings);
         warnings.extend(unsupported::check(read, backend));
         let grpc = grpc(read, &mut warnings);
         let redis_port = redis_port::redis_port(read, grpc.tls.as_ref(), &mut warnings);
@@ -244,11 +244,11 @@ impl Settings {
                 delay: read.duration("WEIR_STOP_DELAY"),
                 timeout: read.duration("WEIR_STOP_TIMEOUT"),
             },
-            redis,
-            memcached,
+            health_needs_store: read.bool("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION") && shared.is_some(),
+            shared,
             warnings,
         };
-        let unknown = unknown::check(&mut reader, settings.redis.as_ref());
+        let unknown = unknown::check(&mut reader, settings.shared.as_ref());
         settings.warnings.extend(unknown);
         reader.finish().map(|()| settings)
     }
@@ -276,11 +276,7 @@ pub fn rules_dir(environment: &dyn Environment) -> Result<PathBuf, SettingErrors
 /// Resolves how instances share counts, and what a rejection affects, for commands that explain rules.
 pub fn shared_counts(environment: &dyn Environment) -> Result<(SharedCounts, Scope), SettingErrors> {
     resolve_only(environment, |read| {
-        let store = match Backend::read(read) {
-            Backend::Redis => Some(SharedStore::REDIS),
-            Backend::Memcached => Some(weir_remotes::memcached::STORE),
-            Backend::Memory | Backend::Disk => None,
-        };
+        let store = Backend::read(read).store();
         let CoordinationSettings { coordination: mode, sync_interval, on_store_failure, .. } =
             coordination(read, 1);
         let shared = SharedCounts { store, mode, sync_interval, on_store_failure, instances: None };
@@ -498,4 +494,4 @@ fn header_styles(text: &str, reference: &HeaderNames) -> Result<Vec<HeaderStyle>
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -3,6 +3,8 @@
 
 use std::{collections::BTreeMap, iter, sync::LazyLock};
 
+use super::stores::{self, STORES};
+
 /// A variable, or several that differ in a part of their names.
 pub(super) struct Setting {
     /// `[A_|B_]` is nothing, `A_` or `B_`; `*` at the end is anything.
@@ -18,24 +20,24 @@ pub(super) struct Setting {
 }
 
 /// For switches, numbers, times, choices, names of headers, or addresses to listen on.
-const fn shown(names: &'static str, default: &'static str) -> Setting {
+pub(super) const fn shown(names: &'static str, default: &'static str) -> Setting {
     Setting { names, default, meaning: "", is_shown: true, flag: None }
 }
 
-const fn hidden(names: &'static str, default: &'static str) -> Setting {
+pub(super) const fn hidden(names: &'static str, default: &'static str) -> Setting {
     Setting { is_shown: false, ..shown(names, default) }
 }
 
-const fn switch(names: &'static str) -> Setting {
+pub(super) const fn switch(names: &'static str) -> Setting {
     shown(names, "false")
 }
 
 /// The section of variables that have no effect. Their meanings say why.
 pub(super) const WITHOUT_EFFECT: &str = "Without effect";
 
-/// The sections of the help. Those of a store have no effect with another store.
+/// The sections of the help before those of the stores that instances share.
 #[rustfmt::skip]
-pub(super) const SECTIONS: &[(&str, &[Setting])] = &[
+const FIRST: &[(&str, &[Setting])] = &[
     ("Rules", &[
         hidden("RUNTIME_ROOT", ""),
         hidden("RUNTIME_SUBDIRECTORY", ""),
@@ -96,9 +98,7 @@ pub(super) const SECTIONS: &[(&str, &[Setting])] = &[
         switch("WEIR_RULE_METADATA").means("sends the rejecting rule to Envoy as `rejected_by`"),
     ]),
     ("Store", &[
-        shown("BACKEND_TYPE", "")
-            .means("`redis`, `memcache`, `disk`, or `memory`. Default: the first of these for which REDIS_URL, \
-                MEMCACHE_HOST_PORT or MEMCACHE_SRV, or WEIR_DATA_DIR is set; else `memory`"),
+        stores::BACKEND_TYPE,
         shown("WEIR_MAX_COUNTERS", "500000").flag("max-counters", "N")
             .means("most [counters](#memory) in memory, at least 1"),
         shown("WEIR_MAX_COUNTER_BYTES", "128MiB")
@@ -122,34 +122,11 @@ pub(super) const SECTIONS: &[(&str, &[Setting])] = &[
         shown("WEIR_ON_STORE_FAILURE", "local").means("decision after that time: `local`, `allow`, `deny`"),
         shown("LOCAL_CACHE_SIZE_IN_BYTES", "0").means("0 disables the cache, any other size enables it"),
     ]),
-    ("Redis", &[
-        hidden("REDIS_[PERSECOND_]URL", ""),
-        shown("REDIS_[PERSECOND_]TYPE", "SINGLE").means("or `SENTINEL`, `CLUSTER`"),
-        shown("REDIS_[PERSECOND_]SOCKET_TYPE", ""),
-        hidden("REDIS_[PERSECOND_]AUTH", ""),
-        hidden("REDIS_[PERSECOND_]SENTINEL_AUTH", ""),
-        shown("REDIS_[PERSECOND_]TIMEOUT", "10s"),
-        switch("REDIS_[PERSECOND_]TLS"),
-        switch("REDIS_PERSECOND").means("limits per second have a Redis of their own"),
-        hidden("REDIS_TLS_CACERT", ""),
-        hidden("REDIS_TLS_CLIENT_CERT", ""),
-        hidden("REDIS_TLS_CLIENT_KEY", ""),
-        switch("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"),
-        shown("REDIS_STARTUP_INITIAL_INTERVAL", "50ms"),
-        shown("REDIS_STARTUP_MAX_INTERVAL", "1s"),
-        shown("REDIS_STARTUP_MAX_ELAPSED_TIME", "0")
-            .means("0 starts without Redis; else weir exits if there is no connection within this time"),
-    ]),
-    ("Memcached", &[
-        hidden("MEMCACHE_HOST_PORT", "").means("one:11211,two:11211"),
-        hidden("MEMCACHE_SRV", ""),
-        shown("MEMCACHE_SRV_REFRESH", "0").means("0 is never"),
-        switch("MEMCACHE_TLS"),
-        hidden("MEMCACHE_TLS_CACERT", ""),
-        hidden("MEMCACHE_TLS_CLIENT_CERT", ""),
-        hidden("MEMCACHE_TLS_CLIENT_KEY", ""),
-        switch("MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION"),
-    ]),
+];
+
+/// Those after the stores that instances share.
+#[rustfmt::skip]
+const OTHERS: &[(&str, &[Setting])] = &[
     ("Disk", &[
         hidden("WEIR_DATA_DIR", "").means("directory of [counters on disk](durability.md#settings)"),
         shown("WEIR_DISK_SYNC", "interval")
@@ -303,8 +280,14 @@ static BY_NAME: LazyLock<BTreeMap<String, &Setting>> = LazyLock::new(|| {
     all().flat_map(named).collect()
 });
 
+/// The sections of the help. Those of a store have no effect with another store.
+fn sections() -> impl Iterator<Item = (&'static str, &'static [Setting])> {
+    let of_stores = STORES.iter().map(|shared| (shared.store.name, shared.settings));
+    FIRST.iter().copied().chain(of_stores).chain(OTHERS.iter().copied())
+}
+
 pub(super) fn all() -> impl Iterator<Item = &'static Setting> {
-    SECTIONS.iter().flat_map(|(_, settings)| *settings)
+    sections().flat_map(|(_, settings)| settings)
 }
 
 pub(super) fn find(variable: &str) -> Option<&'static Setting> {
@@ -326,7 +309,7 @@ pub(super) fn names_after(prefix: &str) -> impl Iterator<Item = &'static str> {
 
 /// The settings of a section, by name.
 pub(super) fn section(title: &str) -> impl Iterator<Item = (String, &'static Setting)> {
-    let settings = SECTIONS.iter().filter(move |(of, _)| *of == title).flat_map(|(_, settings)| *settings);
+    let settings = sections().filter(move |(of, _)| *of == title).flat_map(|(_, settings)| settings);
     settings.flat_map(|setting| setting.expanded().map(move |name| (name, setting)))
 }
 
@@ -334,8 +317,7 @@ pub(super) fn section(title: &str) -> impl Iterator<Item = (String, &'static Set
 #[must_use]
 pub fn help() -> String {
     let mut help = INTRODUCTION.to_owned();
-    for (title, settings) in SECTIONS.iter().filter(|(title, _)| *title != WITHOUT_EFFECT) {
-        let mut title = *title;
+    for (mut title, settings) in sections().filter(|(title, _)| *title != WITHOUT_EFFECT) {
         for line in settings.chunk_by(|one, next| !one.is_explained() && !next.is_explained()) {
             let items: Vec<String> = line.iter().map(Setting::described).collect();
             let mut column = 0;
@@ -357,7 +339,7 @@ pub fn help() -> String {
 // === impl Setting ===
 
 impl Setting {
-    const fn means(self, meaning: &'static str) -> Self {
+    pub(super) const fn means(self, meaning: &'static str) -> Self {
         Self { meaning, ..self }
     }
 

@@ -6,10 +6,10 @@ use weir_export::{
 };
 
 use super::{
-    backend::Backend,
     otlp::{self, Signal, millis},
     parse,
     reader::SettingReader,
+    stores::Backend,
 };
 
 /// A span has up to some ten kilobytes.
@@ -37,16 +37,13 @@ pub(super) fn trace(
     let protocols = [("http", OtlpProtocol::Http), ("grpc", OtlpProtocol::Grpc)];
     let own = read.optional("TRACING_EXPORTER_PROTOCOL", |text| parse::choice(text, &protocols));
     let protocol = own.unwrap_or(of_otel);
+    let (store, wait) = backend.span();
     Some(TraceSettings {
         resource: otlp::resource(read, instance),
         sampling_rate: sampling_rate(read, warnings),
         descriptor_values,
-        store: match backend {
-            Backend::Memcached => "memcached",
-            Backend::Disk => "disk",
-            // in memory, nothing waits
-            Backend::Redis | Backend::Memory => "redis",
-        },
+        store,
+        wait,
         export: otlp::export(read, Signal::Traces, protocol, warnings),
         batch: batch(read, warnings),
     })

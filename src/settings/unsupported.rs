@@ -1,7 +1,11 @@
 //! Finds variables of envoyproxy/ratelimit that weir does not support, and variables without effect. A variable that is
 //! dangerous to ignore causes an error, any other a warning.
 
-use super::{backend::Backend, reader::SettingReader, table};
+use super::{
+    reader::SettingReader,
+    stores::{Backend, STORES},
+    table,
+};
 
 const WITHOUT_EFFECT_UNSHARED: [(&str, &str); 4] = [
     ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "counts are kept in memory"),
@@ -19,11 +23,9 @@ const WITHOUT_EFFECT_IN_MEMORY: [(&str, &str); 3] = [
 pub(super) fn check(reader: &mut SettingReader<'_>, backend: Backend) -> Vec<String> {
     let mut warnings = Vec::new();
     store(reader, backend, &mut warnings);
-    for (variable, setting) in table::section(table::WITHOUT_EFFECT) {
-        if reader.is_on(&variable) {
-            warnings.push(format!("{variable} is set, but has no effect: {}", setting.meaning));
-        }
-    }
+    let set = table::section(table::WITHOUT_EFFECT).filter(|(variable, _)| reader.is_on(variable));
+    warnings
+        .extend(set.map(|(name, setting)| format!("{name} is set, but has no effect: {}", setting.meaning)));
     let milliseconds = "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS";
     if reader.is_on(milliseconds) && reader.is_given("PROMETHEUS_MAPPER_YAML") {
         warnings.push(format!(
@@ -35,27 +37,23 @@ pub(super) fn check(reader: &mut SettingReader<'_>, backend: Backend) -> Vec<Str
 
 /// Counts that are meant to be shared must not silently be counted per instance.
 fn store(reader: &mut SettingReader<'_>, backend: Backend, warnings: &mut Vec<String>) {
-    match reader.given("BACKEND_TYPE") {
+    let given = reader.given("BACKEND_TYPE");
+    if given.as_ref().is_some_and(|given| Backend::named(&given.value).is_err()) {
         // which is an error
-        Some(given) if Backend::named(&given.value).is_none() => return,
-        Some(_) => {}
-        None => {
-            // has no effect without REDIS_URL, so counts that are meant to be shared would not be
-            let unused = reader.given("REDIS_PERSECOND_URL").filter(|_| !backend.is_shared());
-            if let Some(given) = unused {
-                reader.reject(given, "set together with REDIS_URL, or BACKEND_TYPE set to memory");
-            }
-        }
+        return;
     }
-    let others =
-        ["Redis", "Memcached", "Disk"].into_iter().filter(|section| Some(*section) != backend.section());
-    let reason = format!("counts are kept in {}", backend.place());
+    // has no effect without REDIS_URL, so counts that are meant to be shared would not be
+    let is_unused = given.is_none() && backend.store().is_none();
+    if let Some(given) = reader.given("REDIS_PERSECOND_URL").filter(|_| is_unused) {
+        reader.reject(given, "set together with REDIS_URL, or BACKEND_TYPE set to memory");
+    }
+    let (own, place) = backend.section();
+    let sections = STORES.iter().map(|shared| shared.store.name).chain(["Disk"]);
+    let reason = format!("counts are kept in {place}");
+    let others = sections.filter(|section| Some(*section) != own);
     warnings.extend(others.flat_map(|section| reader.without_effect(section, &reason)));
-    let unshared = WITHOUT_EFFECT_UNSHARED.iter().filter(|_| !backend.is_shared());
-    let in_memory = WITHOUT_EFFECT_IN_MEMORY.iter().filter(|_| backend == Backend::Memory);
-    for (variable, reason) in unshared.chain(in_memory) {
-        if reader.is_on(variable) {
-            warnings.push(format!("{variable} is set, but has no effect: {reason}"));
-        }
-    }
+    let unshared = WITHOUT_EFFECT_UNSHARED.iter().filter(|_| backend.store().is_none());
+    let in_memory = WITHOUT_EFFECT_IN_MEMORY.iter().filter(|_| matches!(backend, Backend::Memory));
+    let set = unshared.chain(in_memory).filter(|(variable, _)| reader.is_on(variable));
+    warnings.extend(set.map(|(variable, reason)| format!("{variable} is set, but has no effect: {reason}")));
 }

@@ -31,8 +31,8 @@ use weir_net::tls::TlsError;
 use weir_observe::Stats;
 #[cfg(feature = "redis")]
 use weir_remotes::{
-    AnyRemote,
-    redis::{Address, RedisRemote, RedisSettings},
+    RemoteSettings,
+    redis::{Address, RedisSettings},
 };
 use weir_store::{
     MemoryStore, Store as _, WaitBounds,
@@ -239,14 +239,13 @@ impl Builder {
             CounterHome::Memory => AnyStore::Memory(MemoryStore::new(max_counters)),
             #[cfg(feature = "redis")]
             CounterHome::Redis(settings) => {
-                let settings = settings.map_err(BuildError::Address)?;
+                let settings = settings.map(RemoteSettings::Redis).map_err(BuildError::Address)?;
                 let mut coordination = self.coordination.unwrap_or_default();
                 coordination.max_counters = max_counters;
                 if coordination.instance.is_empty() {
                     coordination.instance = instance(&*clock);
                 }
-                let connect = || RedisRemote::new(*settings).map(AnyRemote::Redis).map_err(BuildError::from);
-                let opened = StoreThread::open(connect, Arc::clone(&clock), coordination).await;
+                let opened = StoreThread::open(settings, Arc::clone(&clock), coordination).await;
                 let (store, thread) = opened??;
                 store_thread = Some(thread);
                 store

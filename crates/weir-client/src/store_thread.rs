@@ -6,7 +6,8 @@ use tokio::sync::oneshot;
 
 use crate::selected_store::AnyStore;
 use weir_coordinate::{Coordinated, CoordinationSettings};
-use weir_remotes::AnyRemote;
+use weir_net::tls::TlsError;
+use weir_remotes::RemoteSettings;
 use weir_store::{clock::Clock, runtime};
 
 /// The thread that communicates with a shared store; ends when this is dropped. One dedicated thread batches commands
@@ -19,21 +20,22 @@ pub struct StoreThread {
 // === impl StoreThread ===
 
 impl StoreThread {
-    /// Starts the thread, with a store in front of the one that `connect` returns, which need not be reachable yet.
+    /// Starts the thread, with a store in front of the one of `settings`, which need not be reachable yet.
     ///
     /// # Errors
     ///
-    /// The system's, if it cannot start a thread; that of `connect`, if it returns one.
-    pub async fn open<E: Send + 'static>(
-        connect: impl FnOnce() -> Result<AnyRemote, E> + Send + 'static,
+    /// The system's, if it cannot start a thread; that of [`RemoteSettings::open`].
+    pub async fn open(
+        settings: RemoteSettings,
         clock: Arc<dyn Clock>,
         coordination: CoordinationSettings,
-    ) -> io::Result<Result<(AnyStore, Self), E>> {
+    ) -> io::Result<Result<(AnyStore, Self), TlsError>> {
         let (opened, store) = oneshot::channel();
         let (stop, stopped) = oneshot::channel();
         // opened on the thread, since its background tasks run where it was opened
         let serve = async move || {
-            let _ = opened.send(connect().map(|remote| Coordinated::new(remote, clock, coordination)));
+            let remote = settings.open(Arc::clone(&clock));
+            let _ = opened.send(remote.map(|remote| Coordinated::new(remote, clock, coordination)));
             // an error also means that `StoreThread` was dropped
             let _ = stopped.await;
         };

@@ -1,8 +1,143 @@
-//! The stores that instances share: [`redis`] and [`memcached`], over a common transport. [`AnyRemote`] is one of them.
+//! The stores that instances share: a module each, over a common transport. A new one has a variant in
+//! [`RemoteSettings`] and in [`AnyRemote`].
 
 pub mod memcached;
 pub mod redis;
-mod remote;
 mod transport;
 
-pub use remote::AnyRemote;
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    memcached::{MemcachedRemote, MemcachedSettings},
+    redis::{RedisRemote, RedisSettings},
+    transport::ConnectionStates,
+};
+use weir_limit::{SharedStore, Tier, Timestamp};
+use weir_net::tls::{ClientTls, ClientTlsNames, TlsError};
+use weir_observe::{Metric, Source};
+use weir_store::{
+    clock::Clock,
+    pool_command::{PoolCommand, PoolReply},
+    remote::{Command, Heartbeat, Members, Remote, RemoteError, Replies, StoreNode, Target},
+};
+
+/// The settings of any shared store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RemoteSettings {
+    /// Of Redis.
+    Redis(Box<RedisSettings>),
+    /// Of Memcached.
+    Memcached(Box<MemcachedSettings>),
+}
+
+/// Any shared store.
+pub enum AnyRemote {
+    /// Redis.
+    Redis(RedisRemote),
+    /// Memcached.
+    Memcached(MemcachedRemote),
+}
+
+macro_rules! with_any {
+    ($any:expr, $store:ident => $act:expr) => {
+        match $any {
+            Self::Redis($store) => $act,
+            Self::Memcached($store) => $act,
+        }
+    };
+}
+
+// === impl RemoteSettings ===
+
+impl RemoteSettings {
+    /// Opens the store, and starts to connect in the background. Windows of a store without a clock are those of
+    /// `clock`. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a file that TLS needs is missing or invalid, but not if the store cannot be reached yet.
+    pub fn open(self, clock: Arc<dyn Clock>) -> Result<AnyRemote, TlsError> {
+        match self {
+            Self::Redis(settings) => RedisRemote::new(*settings).map(AnyRemote::Redis),
+            Self::Memcached(settings) => MemcachedRemote::new(*settings, clock).map(AnyRemote::Memcached),
+        }
+    }
+
+    /// Returns the store.
+    #[must_use]
+    pub const fn store(&self) -> SharedStore {
+        match self {
+            Self::Redis(_) => SharedStore::REDIS,
+            Self::Memcached(_) => memcached::STORE,
+        }
+    }
+
+    /// Returns the files of its TLS, and the settings that name them; none in plain text.
+    #[must_use]
+    pub fn tls(&self) -> Option<(&ClientTls, ClientTlsNames)> {
+        with_any!(self, settings => settings.tls())
+    }
+
+    /// Returns the time within which the service must connect to start; none to start without.
+    #[must_use]
+    pub const fn connect_within(&self) -> Option<Duration> {
+        match self {
+            Self::Redis(settings) => settings.connect_within,
+            Self::Memcached(_) => None,
+        }
+    }
+}
+
+// === impl AnyRemote ===
+
+impl AnyRemote {
+    /// Returns the states of its connections.
+    #[must_use]
+    pub fn state(&self) -> ConnectionStates {
+        with_any!(self, remote => remote.state())
+    }
+}
+
+impl Remote for AnyRemote {
+    fn shared_store(&self) -> SharedStore {
+        with_any!(self, remote => remote.shared_store())
+    }
+
+    fn has_clock(&self) -> bool {
+        with_any!(self, remote => remote.has_clock())
+    }
+
+    async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
+        with_any!(self, remote => remote.call(commands).await)
+    }
+
+    async fn call_in_background(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
+        with_any!(self, remote => remote.call_in_background(commands).await)
+    }
+
+    async fn heartbeat(&self, heartbeat: Heartbeat<'_>) -> Result<Members, RemoteError> {
+        with_any!(self, remote => remote.heartbeat(heartbeat).await)
+    }
+
+    async fn call_pool(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {
+        with_any!(self, remote => remote.call_pool(command).await)
+    }
+
+    fn home(&self, tiers: &[Tier]) -> u64 {
+        with_any!(self, remote => remote.home(tiers))
+    }
+
+    fn node(&self, target: &Target, at: Timestamp) -> StoreNode {
+        with_any!(self, remote => remote.node(target, at))
+    }
+
+    fn members_node(&self) -> StoreNode {
+        with_any!(self, remote => remote.members_node())
+    }
+}
+
+impl Source for AnyRemote {
+    fn metrics(&self) -> Vec<Metric> {
+        with_any!(self, remote => remote.metrics())
+    }
+}

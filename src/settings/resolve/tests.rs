@@ -18,7 +18,7 @@ fn flag(variable: &'static str, value: &str) -> Flags {
     Flags { others: FlagValues([(variable, value.to_owned())].into()), ..Flags::default() }
 }
 
-fn resolve(variables: &[(&str, &str)]) -> Result<Settings, SettingErrors> {
+pub(in crate::settings) fn resolve(variables: &[(&str, &str)]) -> Result<Settings, SettingErrors> {
     Settings::resolve(&Flags::default(), &environment(variables))
 }
 
@@ -135,7 +135,8 @@ fn numbers_have_gos_syntax_everywhere() {
     assert_eq!((settings.bounds.request.descriptors, settings.bounds.buffered), (15, 16 << 20));
     assert_eq!(settings.statsd.map(|statsd| statsd.port), Some(8125));
     assert!(settings.coordination.local_cache);
-    assert_eq!(settings.redis.map(|redis| redis.keys.jitter_seconds), Some(0));
+    let Some(RemoteSettings::Redis(redis)) = settings.shared else { panic!("{:?}", settings.shared) };
+    assert_eq!(redis.keys.jitter_seconds, 0);
     for (variable, value) in [("PORT", "-1"), ("PORT", "0x10000"), ("WEIR_WORKERS", "1_"), ("PORT", "08")] {
         assert!(rejected(&[(variable, value)]).starts_with(variable), "{variable}");
     }
@@ -157,7 +158,8 @@ fn times_without_use_stand_for_the_default() {
             "GRPC_MAX_CONNECTION_AGE is below 0, which counts as 0: there is no maximum",
         ]
     );
-    assert_eq!(settings.redis.map(|redis| redis.main.timeout), Some(Duration::from_secs(10)));
+    let Some(RemoteSettings::Redis(redis)) = settings.shared else { panic!("{:?}", settings.shared) };
+    assert_eq!(redis.main.timeout, Duration::from_secs(10));
     assert_eq!((settings.grpc.max_age, settings.grpc.max_age_grace), (None, Some(Duration::from_hours(1))));
     assert_eq!(resolved(&[("REDIS_STARTUP_INITIAL_INTERVAL", "0")]).warnings, [""; 0], "without a Redis");
     let xds = resolved(&[("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "0")]);
@@ -255,14 +257,14 @@ fn settings_for_shared_counts_are_not_ignored() {
         assert!(error.contains(expected) && error.lines().count() == 1, "{error}");
     }
     let shared = resolved(&[("REDIS_URL", "redis:6379"), ("MEMCACHE_HOST_PORT", "cache:11211")]);
-    assert!(shared.redis.is_some());
+    assert!(shared.shared.is_some());
     assert_eq!(shared.warnings, ["MEMCACHE_HOST_PORT is set, but has no effect: counts are kept in Redis"]);
     let settings =
         resolved(&[("BACKEND_TYPE", "memory"), ("REDIS_URL", "redis:6379"), ("REDIS_TLS", "true")]);
     let expected = ["REDIS_URL", "REDIS_TLS"]
         .map(|variable| format!("{variable} is set, but has no effect: counts are kept in memory"));
     assert_eq!(settings.warnings, expected);
-    assert!(settings.redis.is_none());
+    assert!(settings.shared.is_none());
 }
 
 #[test]

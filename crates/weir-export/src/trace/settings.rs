@@ -13,8 +13,10 @@ pub struct TraceSettings {
     pub sampling_rate: f64,
     /// Whether spans have the values of descriptors.
     pub descriptor_values: bool,
-    /// The shared store, which names the spans of its calls, such as `redis`.
+    /// The store, such as `redis`.
     pub store: &'static str,
+    /// The name of the spans of waits for the store.
+    pub wait: &'static str,
     /// Where spans are sent.
     pub export: ExportSettings,
     /// How they are batched.

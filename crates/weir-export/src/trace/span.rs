@@ -33,6 +33,7 @@ static SCOPE: LazyLock<InstrumentationScope> =
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SpanOptions {
     pub(super) store: &'static str,
+    pub(super) wait: &'static str,
     pub(super) descriptor_values: bool,
 }
 
@@ -155,12 +156,7 @@ impl RequestSpan {
         SpanData {
             parent_span_id: self.context.span_id(),
             span_kind: SpanKind::Client,
-            // as in envoyproxy/ratelimit
-            name: match self.options.store {
-                "memcached" => "Memcached Fetch Execution".into(),
-                "disk" => "Disk Wait".into(),
-                _ => "Redis Pipeline Execution".into(),
-            },
+            name: self.options.wait.into(),
             attributes: vec![
                 KeyValue::new("db.system.name", self.options.store),
                 KeyValue::new("db.operation.batch.size", i64::from(wait.commands)),

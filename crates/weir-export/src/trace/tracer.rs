@@ -29,8 +29,9 @@ pub struct Tracer {
 
 impl Tracer {
     pub(super) fn new(settings: &TraceSettings, sink: SpanSink) -> Self {
-        let options = SpanOptions { store: settings.store, descriptor_values: settings.descriptor_values };
-        let sampler = Sampler::TraceIdRatioBased(settings.sampling_rate);
+        let &TraceSettings { store, wait, descriptor_values, sampling_rate, .. } = settings;
+        let options = SpanOptions { store, wait, descriptor_values };
+        let sampler = Sampler::TraceIdRatioBased(sampling_rate);
         Self { sampler, ids: RandomIdGenerator::default(), options, sink: Arc::new(sink) }
     }
 

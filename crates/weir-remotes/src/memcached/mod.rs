@@ -29,7 +29,7 @@ use self::{
     servers::Servers,
 };
 pub use crate::transport::{Backoff, ConnectionStates, ServerState};
-use crate::transport::{TransportMetrics, malformed_reply};
+use crate::transport::{TransportMetrics, malformed_reply, metrics_of};
 use weir_limit::{Capabilities, Period, SharedStore, Timestamp};
 use weir_net::tls::TlsError;
 pub use weir_net::{
@@ -252,7 +252,7 @@ impl Remote for MemcachedRemote {
 
 impl Source for MemcachedRemote {
     fn metrics(&self) -> Vec<Metric> {
-        self.metrics.of_memcached(&self.state().servers)
+        metrics_of!(&self.metrics, &self.state().servers, "memcached", "Memcached")
     }
 }
 

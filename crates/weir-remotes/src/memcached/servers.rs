@@ -119,7 +119,8 @@ impl Servers {
         let list = self.list.load();
         // the last look-up does not matter as long as servers are known
         let error = list.error.clone().filter(|_| list.servers.is_empty());
-        ConnectionStates { servers: list.servers.iter().map(|(_, server)| server.state()).collect(), error }
+        let servers = list.servers.iter().map(|(_, server)| server.state()).collect();
+        ConnectionStates { servers, error, one_is_enough: true }
     }
 }
 

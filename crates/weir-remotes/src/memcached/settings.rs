@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use super::protocol::TLS_NAMES;
 use crate::transport::Backoff;
 use weir_net::{
     Address,
     dns::{DnsName, NameServers},
-    tls::ClientTls,
+    tls::{ClientTls, ClientTlsNames},
 };
 use weir_store::name::KeySettings;
 
@@ -23,8 +24,6 @@ pub struct MemcachedSettings {
     pub timeout: Duration,
     /// The wait before connecting again.
     pub backoff: Backoff,
-    /// `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`: the service is unhealthy while it has no connection to any server.
-    pub health_needs_connection: bool,
 }
 
 /// All instances must know the same servers in the same order: a key's server depends on its hash and their number.
@@ -55,7 +54,10 @@ impl MemcachedSettings {
             keys: KeySettings::default(),
             timeout: Duration::from_secs(2),
             backoff: Backoff::default(),
-            health_needs_connection: false,
         }
+    }
+
+    pub(crate) fn tls(&self) -> Option<(&ClientTls, ClientTlsNames)> {
+        self.tls.as_ref().map(|tls| (tls, TLS_NAMES))
     }
 }

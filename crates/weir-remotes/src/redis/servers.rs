@@ -19,7 +19,7 @@ use super::{
     resolver::{Resolver, Sentinels},
     settings::{Login, RedisEndpoint, Topology},
 };
-use crate::transport::{Backoff, ServerState, TransportMetrics, malformed_reply};
+use crate::transport::{Backoff, ServerState, TransportMetrics, malformed_reply, metrics_of};
 use weir_limit::Timestamp;
 use weir_observe::Metric;
 use weir_store::remote::{RemoteError, StoreNode, Urgency};
@@ -296,7 +296,7 @@ impl RedisServers {
     }
 
     pub(super) fn metrics(&self) -> Vec<Metric> {
-        let metrics = self.metrics.of_redis(&self.states().0);
+        let metrics = metrics_of!(&self.metrics, &self.states().0, "redis", "Redis");
         metrics.into_iter().map(|metric| metric.label("redis", self.name)).collect()
     }
 }

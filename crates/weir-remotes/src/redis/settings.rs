@@ -2,8 +2,12 @@
 
 use std::{fmt, time::Duration};
 
+use super::connection::TLS_NAMES;
 use crate::transport::Backoff;
-use weir_net::{Address, tls::ClientTls};
+use weir_net::{
+    Address,
+    tls::{ClientTls, ClientTlsNames},
+};
 use weir_store::name::KeySettings;
 
 /// The Redis that instances share.
@@ -17,8 +21,6 @@ pub struct RedisSettings {
     pub keys: KeySettings,
     /// The wait before connecting again.
     pub backoff: Backoff,
-    /// `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`: the service is unhealthy while it has no connection.
-    pub health_needs_connection: bool,
     /// `REDIS_STARTUP_MAX_ELAPSED_TIME`: the service must connect within this to start; none to start without.
     pub connect_within: Option<Duration>,
 }
@@ -84,9 +86,14 @@ impl RedisSettings {
             per_second: None,
             keys: KeySettings::default(),
             backoff: Backoff::default(),
-            health_needs_connection: false,
             connect_within: None,
         }
+    }
+
+    /// Both have the same files.
+    pub(crate) fn tls(&self) -> Option<(&ClientTls, ClientTlsNames)> {
+        let mut endpoints = [&self.main].into_iter().chain(&self.per_second);
+        endpoints.find_map(|endpoint| Some((endpoint.tls.as_ref()?, TLS_NAMES)))
     }
 }
 

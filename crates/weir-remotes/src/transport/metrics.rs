@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::state::ServerState;
-use weir_observe::{Metric, counter::Counter, histogram::Histogram, text::shortened, throttle::Throttle};
+use weir_observe::{counter::Counter, histogram::Histogram, text::shortened, throttle::Throttle};
 use weir_store::remote::RemoteError;
 
 #[derive(Debug, Default)]
@@ -22,9 +21,12 @@ pub(crate) struct TransportMetrics {
     logged: Throttle,
 }
 
+/// `$name` is the store's part of their names, `$store` its name in their help.
 macro_rules! metrics_of {
     ($metrics:expr, $servers:expr, $name:literal, $store:literal) => {{
-        let (metrics, servers): (&TransportMetrics, &[ServerState]) = ($metrics, $servers);
+        use weir_observe::{Metric, counter::Counter};
+        let (metrics, servers): (&$crate::transport::TransportMetrics, &[$crate::transport::ServerState]) =
+            ($metrics, $servers);
         let connected = servers.iter().filter(|server| server.connected).count() as u64;
         let counter = |name, help, counter: &Counter| Metric::counter(name, help, counter.get());
         let errors = |kind, errors: &Counter| {
@@ -73,6 +75,8 @@ macro_rules! metrics_of {
     }};
 }
 
+pub(crate) use metrics_of;
+
 /// Error replies are logged once in this time: there may be one for each command.
 const LOGGED: Duration = Duration::from_secs(10);
 
@@ -99,13 +103,5 @@ impl TransportMetrics {
         self.pipelines.add(1);
         self.batched.add(calls as u64);
         self.round_trips.record(round_trip);
-    }
-
-    pub(crate) fn of_redis(&self, servers: &[ServerState]) -> Vec<Metric> {
-        metrics_of!(self, servers, "redis", "Redis")
-    }
-
-    pub(crate) fn of_memcached(&self, servers: &[ServerState]) -> Vec<Metric> {
-        metrics_of!(self, servers, "memcached", "Memcached")
     }
 }

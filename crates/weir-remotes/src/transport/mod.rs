@@ -19,7 +19,7 @@ pub use self::{
     state::{ConnectionStates, ServerState},
 };
 pub(super) use self::{
-    metrics::TransportMetrics,
+    metrics::{TransportMetrics, metrics_of},
     protocol::{Connection, RemoteProtocol, malformed_reply},
     server::ServerConnection,
     stream::{connect_stream, within},

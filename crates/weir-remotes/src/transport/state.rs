@@ -26,6 +26,8 @@ pub struct ConnectionStates {
     pub servers: Vec<ServerState>,
     /// The error of the last look-up, while the servers of a cluster are not known.
     pub error: Option<String>,
+    /// Whether the service is healthy with one of them: `on_store_failure` decides for the keys of the others.
+    pub one_is_enough: bool,
 }
 
 // === impl ConnectionStates ===

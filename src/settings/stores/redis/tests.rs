@@ -1,17 +1,13 @@
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use super::*;
-use crate::settings::{Flags, SettingErrors};
-
-fn resolve(variables: &[(&str, &str)]) -> Result<crate::settings::Settings, SettingErrors> {
-    let environment: BTreeMap<String, String> =
-        variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    crate::settings::Settings::resolve(&Flags::default(), &environment)
-}
+use crate::settings::resolve::tests::resolve;
 
 fn redis_of(variables: &[(&str, &str)]) -> RedisSettings {
-    let settings = resolve(variables).expect("valid settings");
-    settings.redis.expect("shared counts")
+    match resolve(variables).expect("valid settings").shared {
+        Some(RemoteSettings::Redis(settings)) => *settings,
+        shared => panic!("{shared:?}"),
+    }
 }
 
 fn rejected(variables: &[(&str, &str)]) -> String {
@@ -27,7 +23,7 @@ fn a_url_alone_enables_redis_with_default_settings() {
     let redis = redis_of(&[("REDIS_URL", "redis:6380")]);
     assert_eq!(redis, RedisSettings::single(Address::tcp("redis", 6380)));
     assert_eq!((redis.keys.jitter_seconds, redis.main.timeout), (300, Duration::from_secs(10)));
-    assert!(resolve(&[]).expect("valid settings").redis.is_none());
+    assert!(resolve(&[]).expect("valid settings").shared.is_none());
 }
 
 #[test]
@@ -206,18 +202,17 @@ fn the_per_second_redis_has_its_own_variables() {
     assert_eq!((per_second.auth, per_second.timeout), (Some(secret(None, "s3cret")), Duration::from_secs(2)));
     assert!(per_second.tls.is_some_and(|tls| tls.any_name) && redis.main.tls.is_none());
     assert!(rejected(&[("REDIS_URL", "redis:1"), ("REDIS_PERSECOND", "1")]).contains("REDIS_PERSECOND_URL"));
-    let unused = resolve(&[("REDIS_URL", "redis:1"), ("REDIS_PERSECOND_URL", "fast:2")]);
-    let unused = unused.expect("a warning is enough");
-    assert!(unused.redis.is_some_and(|redis| redis.per_second.is_none()));
+    let unused = [("REDIS_URL", "redis:1"), ("REDIS_PERSECOND_URL", "fast:2")];
+    assert!(redis_of(&unused).per_second.is_none());
     assert_eq!(
-        unused.warnings,
+        resolve(&unused).expect("a warning is enough").warnings,
         ["REDIS_PERSECOND_URL is set, but has no effect: REDIS_PERSECOND is not true"]
     );
 }
 
 #[test]
 fn all_other_variables_are_read() {
-    let redis = redis_of(&[
+    let variables = [
         ("REDIS_URL", "redis:1"),
         ("CACHE_KEY_PREFIX", "eu:"),
         ("EXPIRATION_JITTER_MAX_SECONDS", "7"),
@@ -230,11 +225,10 @@ fn all_other_variables_are_read() {
         ("REDIS_STARTUP_MAX_ELAPSED_TIME", "5m"),
         ("REDIS_STARTUP_INITIAL_INTERVAL", "2s"),
         ("REDIS_STARTUP_MAX_INTERVAL", "20s"),
-    ]);
-    assert_eq!(
-        (&*redis.keys.prefix, redis.keys.jitter_seconds, redis.health_needs_connection),
-        ("eu:", 7, true)
-    );
+    ];
+    let redis = redis_of(&variables);
+    assert_eq!((&*redis.keys.prefix, redis.keys.jitter_seconds), ("eu:", 7));
+    assert!(resolve(&variables).expect("valid settings").health_needs_store);
     assert_eq!(redis.connect_within, Some(Duration::from_mins(5)));
     let backoff = Backoff { initial: Duration::from_secs(2), max: Duration::from_secs(20) };
     assert_eq!((redis.backoff, redis.main.timeout), (backoff, Duration::from_millis(250)));

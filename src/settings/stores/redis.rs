@@ -2,15 +2,58 @@
 //! per-second limits; both use the same TLS files.
 
 use redis::IntoConnectionInfo as _;
+use weir_limit::SharedStore;
 use weir_net::tls::ClientTls;
-use weir_remotes::redis::{Address, Auth, Backoff, RedisEndpoint, RedisSettings, Topology};
+use weir_observe::spelling;
+use weir_remotes::{
+    RemoteSettings,
+    redis::{Address, Auth, Backoff, RedisEndpoint, RedisSettings, Topology},
+};
+use weir_store::name::KeySettings;
 
-use super::{
-    backend::{Backend, SharedKeys},
+use super::StoreVariables;
+use crate::settings::{
     parse,
     reader::SettingReader,
+    table::{self, Setting, hidden, shown, switch},
     tls,
+    unknown::{ADDRESSES, PASSWORDS, is_one_of},
 };
+
+pub(super) const STORE: StoreVariables = StoreVariables {
+    store: SharedStore::REDIS,
+    backend: "redis",
+    addresses: &["REDIS_URL"],
+    span: "Redis Pipeline Execution",
+    settings: SETTINGS,
+    read,
+    meant,
+};
+
+#[rustfmt::skip]
+const SETTINGS: &[Setting] = &[
+    hidden("REDIS_[PERSECOND_]URL", ""),
+    shown("REDIS_[PERSECOND_]TYPE", "SINGLE").means("or `SENTINEL`, `CLUSTER`"),
+    shown("REDIS_[PERSECOND_]SOCKET_TYPE", ""),
+    hidden("REDIS_[PERSECOND_]AUTH", ""),
+    hidden("REDIS_[PERSECOND_]SENTINEL_AUTH", ""),
+    shown("REDIS_[PERSECOND_]TIMEOUT", "10s"),
+    switch("REDIS_[PERSECOND_]TLS"),
+    switch("REDIS_PERSECOND").means("limits per second have a Redis of their own"),
+    hidden("REDIS_TLS_CACERT", ""),
+    hidden("REDIS_TLS_CLIENT_CERT", ""),
+    hidden("REDIS_TLS_CLIENT_KEY", ""),
+    switch("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"),
+    shown("REDIS_STARTUP_INITIAL_INTERVAL", "50ms"),
+    shown("REDIS_STARTUP_MAX_INTERVAL", "1s"),
+    shown("REDIS_STARTUP_MAX_ELAPSED_TIME", "0")
+        .means("0 starts without Redis; else weir exits if there is no connection within this time"),
+];
+
+/// What other programs call settings of Redis, all without a prefix.
+const SENTINEL_PASSWORDS: &str = "SENTINEL_PASSWORD SENTINEL_PASS SENTINEL_USERNAME SENTINEL_USER";
+const DATABASES: &str = "DB DATABASE";
+const TLS_SWITCHES: &str = "SSL USE_TLS USE_SSL TLS_ENABLED SSL_ENABLED";
 
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
@@ -40,19 +83,18 @@ struct Url {
     database: i64,
 }
 
-pub(super) fn redis(
+fn read(
     read: &mut SettingReader<'_>,
-    backend: Backend,
-    shared: &SharedKeys,
+    is_selected: bool,
+    keys: &KeySettings,
     warnings: &mut Vec<String>,
-) -> Option<RedisSettings> {
-    // parsed even without effect, so that typing errors are reported
+) -> Option<RemoteSettings> {
     let has_per_second = read.bool("REDIS_PERSECOND");
     let mut about_redis = Vec::new();
     let backoff = backoff(read, &mut about_redis);
     let connect_within = read.duration("REDIS_STARTUP_MAX_ELAPSED_TIME");
     let connect_within = Some(connect_within).filter(|within| !within.is_zero());
-    if backend != Backend::Redis {
+    if !is_selected {
         return None;
     }
     warnings.append(&mut about_redis);
@@ -66,14 +108,8 @@ pub(super) fn redis(
         }
         None
     };
-    Some(RedisSettings {
-        main: main?,
-        per_second,
-        keys: shared.keys.clone(),
-        backoff,
-        health_needs_connection: shared.health_needs_connection,
-        connect_within,
-    })
+    let settings = RedisSettings { main: main?, per_second, keys: keys.clone(), backoff, connect_within };
+    Some(RemoteSettings::Redis(settings.into()))
 }
 
 fn backoff(read: &mut SettingReader<'_>, warnings: &mut Vec<String>) -> Backoff {
@@ -292,6 +328,33 @@ fn url(rest: &str, tls: bool, port: u16) -> Option<(Address, Url)> {
 fn unescaped(text: &str) -> Option<String> {
     let url = format!("redis://:{text}@localhost").into_connection_info().ok()?;
     Some(url.redis_settings().password().unwrap_or_default().to_owned())
+}
+
+fn meant(name: &str, reader: &SettingReader<'_>, shared: Option<&RemoteSettings>) -> Option<String> {
+    let (prefix, rest) = ["REDIS_PERSECOND_", "REDIS_"]
+        .into_iter()
+        .find_map(|prefix| Some((prefix, name.strip_prefix(prefix)?)))?;
+    let endpoint = match shared {
+        Some(RemoteSettings::Redis(redis)) if prefix == "REDIS_" => Some(&redis.main),
+        Some(RemoteSettings::Redis(redis)) => redis.per_second.as_ref(),
+        _ => None,
+    };
+    let is_given = |name| reader.is_given(&format!("{prefix}{name}"));
+    let (has_value, right) = if is_one_of(PASSWORDS, rest) {
+        let has_auth = endpoint.is_some_and(|endpoint| endpoint.auth.is_some());
+        (has_auth, "AUTH, which is the password or user:password")
+    } else if is_one_of(SENTINEL_PASSWORDS, rest) {
+        (is_given("SENTINEL_AUTH"), "SENTINEL_AUTH, which is the password or user:password")
+    } else if is_one_of(ADDRESSES, rest) {
+        (is_given("URL"), "URL, which is host:port")
+    } else if is_one_of(DATABASES, rest) {
+        (endpoint.is_some_and(|endpoint| endpoint.database != 0), "URL, such as redis://host:port/1")
+    } else if is_one_of(TLS_SWITCHES, rest) {
+        (endpoint.is_some_and(|endpoint| endpoint.tls.is_some()), "TLS")
+    } else {
+        (false, spelling::nearest(rest, table::names_after(prefix))?)
+    };
+    (!has_value).then(|| format!("{prefix}{right}"))
 }
 
 #[cfg(test)]

@@ -4,31 +4,58 @@ use std::time::Duration;
 
 use weir_net::tls::ClientTls;
 use weir_remotes::{
-    memcached::{DnsName, MemcachedSettings, NameServers, ServerSource},
-    redis::Address,
+    RemoteSettings,
+    memcached::{self, Address, DnsName, MemcachedSettings, NameServers, ServerSource},
+};
+use weir_store::name::KeySettings;
+
+use super::StoreVariables;
+use crate::settings::{
+    reader::SettingReader,
+    table::{self, Setting, hidden, shown, switch},
+    tls,
+    unknown::{ADDRESSES, is_one_of},
 };
 
-use super::{
-    backend::{Backend, SharedKeys},
-    reader::SettingReader,
-    tls,
+pub(super) const STORE: StoreVariables = StoreVariables {
+    store: memcached::STORE,
+    backend: "memcache",
+    addresses: &["MEMCACHE_HOST_PORT", "MEMCACHE_SRV"],
+    span: "Memcached Fetch Execution",
+    settings: SETTINGS,
+    read,
+    meant,
 };
+
+#[rustfmt::skip]
+const SETTINGS: &[Setting] = &[
+    hidden("MEMCACHE_HOST_PORT", "").means("one:11211,two:11211"),
+    hidden("MEMCACHE_SRV", ""),
+    shown("MEMCACHE_SRV_REFRESH", "0").means("0 is never"),
+    switch("MEMCACHE_TLS"),
+    hidden("MEMCACHE_TLS_CACERT", ""),
+    hidden("MEMCACHE_TLS_CLIENT_CERT", ""),
+    hidden("MEMCACHE_TLS_CLIENT_KEY", ""),
+    switch("MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION"),
+];
+
+/// Begins its variables, and their usual misspelling.
+const PREFIXES: [&str; 2] = ["MEMCACHE_", "MEMCACHED_"];
 
 const PORT: u16 = 11_211;
 
 const TLS_FILES: [&str; 3] = ["MEMCACHE_TLS_CACERT", "MEMCACHE_TLS_CLIENT_CERT", "MEMCACHE_TLS_CLIENT_KEY"];
 
-pub(super) fn memcached(
+fn read(
     read: &mut SettingReader<'_>,
-    backend: Backend,
-    shared: SharedKeys,
+    is_selected: bool,
+    keys: &KeySettings,
     warnings: &mut Vec<String>,
-) -> Option<MemcachedSettings> {
-    // parsed even without effect, so that typing errors are reported
+) -> Option<RemoteSettings> {
     let uses_tls = read.bool("MEMCACHE_TLS");
     let any_name = read.bool("MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION");
     let refresh = read.duration("MEMCACHE_SRV_REFRESH");
-    if backend != Backend::Memcached {
+    if !is_selected {
         return None;
     }
     let ca = read.path("MEMCACHE_TLS_CACERT");
@@ -37,12 +64,12 @@ pub(super) fn memcached(
         let not_encrypted = "connections to Memcached are in plain text: MEMCACHE_TLS is not true";
         warnings.extend(tls::in_plain_text(read, &TLS_FILES, not_encrypted));
     }
-    Some(MemcachedSettings {
+    let settings = MemcachedSettings {
         tls: uses_tls.then_some(ClientTls { ca, client, any_name }),
-        keys: shared.keys,
-        health_needs_connection: shared.health_needs_connection,
+        keys: keys.clone(),
         ..MemcachedSettings::new(servers(read, refresh)?)
-    })
+    };
+    Some(RemoteSettings::Memcached(settings.into()))
 }
 
 fn servers(read: &mut SettingReader<'_>, refresh: Duration) -> Option<ServerSource> {
@@ -53,18 +80,12 @@ fn servers(read: &mut SettingReader<'_>, refresh: Duration) -> Option<ServerSour
             read.reject(srv, "unset, because MEMCACHE_HOST_PORT is set");
             None
         }
-        (Some(hosts), None) => {
-            let addresses: Option<Vec<Address>> = hosts.value.split(',').map(address).collect();
-            if addresses.is_none() {
-                read.reject(hosts, HOSTS);
-            }
-            addresses.map(ServerSource::List)
+        (Some(_), None) => {
+            let addresses = |text: &str| text.split(',').map(address).collect::<Option<_>>().ok_or(HOSTS);
+            read.optional("MEMCACHE_HOST_PORT", addresses).map(ServerSource::List)
         }
-        (None, Some(srv)) => {
-            let name = DnsName::parse_service(&srv.value);
-            if name.is_none() {
-                read.reject(srv, NAME);
-            }
+        (None, Some(_)) => {
+            let name = read.optional("MEMCACHE_SRV", |text| DnsName::parse_service(text).ok_or(NAME));
             let refresh = Some(refresh).filter(|time| !time.is_zero());
             name.map(|name| ServerSource::Srv { name, refresh, name_servers: NameServers::System })
         }
@@ -84,25 +105,31 @@ fn address(text: &str) -> Option<Address> {
     Address::parse(text, PORT)
 }
 
+fn meant(name: &str, reader: &SettingReader<'_>, _: Option<&RemoteSettings>) -> Option<String> {
+    let rest = PREFIXES.into_iter().find_map(|prefix| name.strip_prefix(prefix))?;
+    let right = format!("MEMCACHE_{rest}");
+    if table::find(&right).is_some() {
+        return Some(right);
+    }
+    let is_missing = STORE.addresses.iter().all(|name| !reader.is_given(name));
+    let is_address = rest == "URL" || is_one_of(ADDRESSES, rest);
+    (is_missing && is_address).then(|| "MEMCACHE_HOST_PORT, which is host:port".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
-    use crate::settings::{Flags, Settings};
-
-    fn resolve(variables: &[(&str, &str)]) -> Result<Settings, String> {
-        let environment: BTreeMap<String, String> =
-            variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Settings::resolve(&Flags::default(), &environment).map_err(|errors| errors.to_string())
-    }
+    use crate::settings::resolve::tests::resolve;
 
     fn memcached_of(variables: &[(&str, &str)]) -> MemcachedSettings {
-        resolve(variables).expect("valid settings").memcached.expect("shared counts")
+        match resolve(variables).expect("valid settings").shared {
+            Some(RemoteSettings::Memcached(settings)) => *settings,
+            shared => panic!("{shared:?}"),
+        }
     }
 
     fn rejected(variables: &[(&str, &str)]) -> String {
-        resolve(variables).expect_err("invalid settings")
+        resolve(variables).expect_err("invalid settings").to_string()
     }
 
     const HOST: (&str, &str) = ("MEMCACHE_HOST_PORT", "one");
@@ -136,7 +163,7 @@ mod tests {
 
     #[test]
     fn keys_and_tls_have_the_variables_of_envoyproxy_ratelimit() {
-        let settings = memcached_of(&[
+        let variables = [
             HOST,
             ("CACHE_KEY_PREFIX", "eu:"),
             ("EXPIRATION_JITTER_MAX_SECONDS", "0"),
@@ -147,9 +174,10 @@ mod tests {
             ("MEMCACHE_TLS_CLIENT_CERT", "/cert"),
             ("MEMCACHE_TLS_CLIENT_KEY", "/key"),
             ("MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION", "true"),
-        ]);
+        ];
+        let settings = memcached_of(&variables);
         assert_eq!((&*settings.keys.prefix, settings.keys.jitter_seconds), ("eu:", 0));
-        assert!(settings.keys.unambiguous && settings.health_needs_connection);
+        assert!(settings.keys.unambiguous && resolve(&variables).expect("valid settings").health_needs_store);
         let client = Some(("/cert".into(), "/key".into()));
         assert_eq!(settings.tls, Some(ClientTls { ca: Some("/ca".into()), client, any_name: true }));
         assert_eq!(memcached_of(&[HOST, ("MEMCACHE_TLS_CACERT", "/ca")]).tls, None);
@@ -180,10 +208,8 @@ mod tests {
                 "MEMCACHE_MAX_IDLE_CONNS is set, but has no effect: each server has one multiplexed connection",
             ]
         );
-        assert!(settings.redis.is_none());
         let both = resolve(&[HOST, ("REDIS_URL", "redis:6379")]).expect("valid settings");
-        assert!(both.memcached.is_none() && both.redis.is_some());
-        let chosen = [HOST, ("REDIS_URL", "redis:6379"), ("BACKEND_TYPE", "memcache")];
-        assert!(resolve(&chosen).expect("valid settings").redis.is_none());
+        assert!(matches!(both.shared, Some(RemoteSettings::Redis(_))));
+        memcached_of(&[HOST, ("REDIS_URL", "redis:6379"), ("BACKEND_TYPE", "memcache")]);
     }
 }
