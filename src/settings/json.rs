@@ -33,20 +33,12 @@ pub(super) fn json(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
-    use crate::settings::{Flags, Settings};
+    use crate::settings::resolve::tests::resolve;
 
     const TLS: [(&str, &str); 3] =
         [("GRPC_SERVER_USE_TLS", "true"), ("GRPC_SERVER_TLS_CERT", "/cert"), ("GRPC_SERVER_TLS_KEY", "/key")];
     const CLIENTS: (&str, &str) = ("GRPC_CLIENT_TLS_CACERT", "/ca");
-
-    fn resolve(variables: &[(&str, &str)]) -> Result<Settings, String> {
-        let environment: BTreeMap<String, String> =
-            variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Settings::resolve(&Flags::default(), &environment).map_err(|errors| errors.to_string())
-    }
 
     #[test]
     fn json_is_off_with_client_certificates_unless_it_is_asked_for() {
@@ -70,7 +62,7 @@ mod tests {
             let settings = resolve(&[&mutual[..], &[("WEIR_JSON", value)]].concat()).expect("valid");
             assert_eq!((settings.json, settings.warnings.len()), (expected, 0), "{value}");
         }
-        let error = resolve(&[("WEIR_JSON", "localhost")]).expect_err("it is invalid");
+        let error = resolve(&[("WEIR_JSON", "localhost")]).expect_err("it is invalid").to_string();
         assert_eq!(error, "WEIR_JSON is \"localhost\", but must be on, off or loopback");
     }
 }

@@ -53,16 +53,10 @@ pub(super) fn redis_port(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{Flags, SettingErrors, Settings};
-
-    fn resolved(variables: &[(&str, &str)]) -> Result<Settings, SettingErrors> {
-        let environment: std::collections::BTreeMap<String, String> =
-            variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Settings::resolve(&Flags::default(), &environment)
-    }
+    use crate::settings::resolve::tests::resolve;
 
     fn port(variables: &[(&str, &str)]) -> Option<RedisPortSettings> {
-        resolved(variables).expect("valid settings").redis_port
+        resolve(variables).expect("valid settings").redis_port
     }
 
     #[test]
@@ -71,8 +65,8 @@ mod tests {
         assert_eq!(port(&[("WEIR_REDIS_PORT", "false")]), None);
         let of = |text| port(&[("WEIR_REDIS_PORT", text)]).map(|settings| settings.address.port);
         assert_eq!([of("true"), of("0"), of("6379")], [Some(9049), Some(0), Some(6379)]);
-        let error = resolved(&[("WEIR_REDIS_PORT", "yes please")]).expect_err("no port").to_string();
-        let link = resolved(&[("WEIR_REDIS_PORT", "tcp://10.0.0.1:6379")]).expect("valid settings");
+        let error = resolve(&[("WEIR_REDIS_PORT", "yes please")]).expect_err("no port").to_string();
+        let link = resolve(&[("WEIR_REDIS_PORT", "tcp://10.0.0.1:6379")]).expect("valid settings");
         assert_eq!((link.redis_port, link.warnings.len()), (None, 1));
         assert!(error.starts_with("WEIR_REDIS_PORT must be true, which means 9049"), "{error}");
     }
@@ -84,7 +78,7 @@ mod tests {
         assert_eq!(settings.service.auth, Auth::parse("me:s3cret"));
         assert!(!format!("{settings:?}").contains("s3cret"));
         let error =
-            resolved(&[("WEIR_REDIS_PORT", "true"), ("WEIR_REDIS_AUTH", "me:")]).expect_err("no password");
+            resolve(&[("WEIR_REDIS_PORT", "true"), ("WEIR_REDIS_AUTH", "me:")]).expect_err("no password");
         assert_eq!(error.to_string(), "WEIR_REDIS_AUTH must be a password, or user:password");
     }
 
@@ -93,7 +87,7 @@ mod tests {
         let files =
             [("GRPC_SERVER_TLS_CERT", "/c"), ("GRPC_SERVER_TLS_KEY", "/k"), ("WEIR_REDIS_PORT", "true")];
         let with = |more: &[(&'static str, &'static str)]| {
-            let settings = resolved(&[&files[..], more].concat()).expect("valid settings");
+            let settings = resolve(&[&files[..], more].concat()).expect("valid settings");
             (settings.grpc.tls.is_some(), settings.redis_port.expect("it is on").tls.is_some())
         };
         assert_eq!(with(&[]), (false, false));
@@ -101,14 +95,14 @@ mod tests {
         assert_eq!(with(&[("GRPC_SERVER_USE_TLS", "true"), ("WEIR_REDIS_TLS", "false")]), (true, false));
         assert_eq!(with(&[("WEIR_REDIS_TLS", "true")]), (false, true));
         let error =
-            resolved(&[("WEIR_REDIS_PORT", "true"), ("WEIR_REDIS_TLS", "true")]).expect_err("no files");
+            resolve(&[("WEIR_REDIS_PORT", "true"), ("WEIR_REDIS_TLS", "true")]).expect_err("no files");
         assert_eq!(error.0.len(), 2, "{error}");
     }
 
     #[test]
     fn settings_of_a_server_that_is_off_are_warned_of() {
         let settings =
-            resolved(&[("WEIR_REDIS_AUTH", "x"), ("WEIR_REDIS_RESET", "true")]).expect("valid settings");
+            resolve(&[("WEIR_REDIS_AUTH", "x"), ("WEIR_REDIS_RESET", "true")]).expect("valid settings");
         assert_eq!(
             settings.warnings,
             ["WEIR_REDIS_AUTH", "WEIR_REDIS_RESET"]

@@ -96,15 +96,7 @@ pub(super) fn client_files(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use crate::settings::{Flags, SettingErrors, Settings};
-
-    fn resolve(variables: &[(&str, &str)]) -> Result<Settings, SettingErrors> {
-        let environment: BTreeMap<String, String> =
-            variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Settings::resolve(&Flags::default(), &environment)
-    }
+    use crate::settings::resolve::tests::resolve;
 
     #[test]
     fn certificates_of_clients_need_tls() {

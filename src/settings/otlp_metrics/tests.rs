@@ -1,17 +1,12 @@
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use weir_export::otlp::OtlpProtocol;
 use weir_net::grpc_client::Address;
 
 use super::*;
-use crate::settings::{Flags, SettingErrors, Settings};
+use crate::settings::resolve::tests::resolve;
 
 const ON: (&str, &str) = ("OTEL_METRICS_EXPORTER", "otlp");
-
-fn resolve(variables: &[(&str, &str)]) -> Result<Settings, SettingErrors> {
-    let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    Settings::resolve(&Flags::default(), &variables.collect::<BTreeMap<_, _>>())
-}
 
 fn exported(variables: &[(&str, &str)]) -> MetricSettings {
     resolve(&[&[ON], variables].concat()).expect("valid settings").otlp_metrics.expect("metrics are exported")

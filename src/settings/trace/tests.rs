@@ -1,14 +1,9 @@
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use weir_net::grpc_client::Address;
 
 use super::*;
-use crate::settings::{Flags, SettingErrors, Settings};
-
-fn resolve(variables: &[(&str, &str)]) -> Result<Settings, SettingErrors> {
-    let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    Settings::resolve(&Flags::default(), &variables.collect::<BTreeMap<_, _>>())
-}
+use crate::settings::resolve::tests::resolve;
 
 fn traced(variables: &[(&str, &str)]) -> TraceSettings {
     let on = [("TRACING_ENABLED", "true")];
