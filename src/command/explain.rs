@@ -262,11 +262,11 @@ fn write_rejections(matched: &Matched<'_>, scope: Scope, out: &mut impl Write) -
     writeln!(out)?;
     for (number, check) in &limited {
         let over = format!("if descriptor {number} is over its limit");
-        if scope == Scope::Request {
+        if scope == Scope::Request && !check.is_cost() {
             writeln!(out, "{over}: nothing counts the request (all or nothing)")?;
             continue;
         }
-        let counts = check.rule.over_limit_policy() == OverLimitPolicy::Count;
+        let counts = check.over_limit_policy_in(scope) == OverLimitPolicy::Count;
         let itself = if counts { "it counts the request" } else { "it does not count the request" };
         let others: Vec<String> = limited
             .iter()

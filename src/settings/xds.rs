@@ -21,6 +21,10 @@ pub(super) fn xds(
     // parsed even without effect, so that typing errors in weir's own variables are reported
     let defaults = read
         .optional("WEIR_XDS_ALGORITHM", |text| RuleDefaults::of_algorithm(text).ok_or(AlgorithmKind::NAMES));
+    let defaults = defaults.unwrap_or_default();
+    // where a rejected request counts nowhere, envoyproxy/ratelimit still counts the key that is over its limit
+    let counts_nowhere = read.bool("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT");
+    let defaults = if counts_nowhere { defaults.with_costs() } else { defaults };
     let response_timeout = read.parsed("WEIR_XDS_RESPONSE_TIMEOUT", parse::positive_duration);
     if !is_wanted {
         warnings.extend(read.without_effect("xDS", "CONFIG_TYPE is not GRPC_XDS_SOTW"));
@@ -43,7 +47,7 @@ pub(super) fn xds(
             bytes.ok_or("a number of bytes, 0 for gRPC's default of 4 MiB")
         }),
         merge_domains,
-        defaults: defaults.unwrap_or_default(),
+        defaults,
         defaults_file: read.path("WEIR_XDS_DEFAULTS"),
     })
 }

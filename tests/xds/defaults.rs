@@ -2,9 +2,12 @@
 
 use std::fs;
 
+use weir_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+
 use crate::{
     control_plane::{ControlPlane, config, within},
     service::{Starting, Weir},
+    wire::{descriptor, hits, request},
 };
 
 /// Returns the algorithm of the rule `k` of `domain`, as the debug page shows it.
@@ -51,4 +54,37 @@ async fn a_file_sets_algorithms_by_domain_and_is_watched() {
     weir.until_page("/metrics", "weir_rules_rejected 0\n").await;
     // nothing was acknowledged for it: the next answer is that to the next snapshot
     stream.accepted("3", "c", &configs).await;
+}
+
+/// As Envoy Gateway's usage-based limits send them, with 0 hits, and the quotas of Envoy AI Gateway, with 1.
+#[tokio::test]
+async fn a_cost_above_the_rest_ends_the_budget_whatever_the_defaults_are() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("defaults.yaml");
+    fs::write(&file, "{algorithm: token_bucket, coordination: lease}").expect("a file");
+    let path = file.to_str().expect("a path in UTF-8");
+    for variables in [
+        &[][..],
+        &[("WEIR_XDS_ALGORITHM", "sliding_window")],
+        &[("WEIR_XDS_DEFAULTS", path)],
+        &[("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true")],
+        &[("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true"), ("WEIR_XDS_DEFAULTS", path)],
+    ] {
+        let mut control_plane = ControlPlane::start().await;
+        let starting = Starting::new(&control_plane, variables);
+        let mut stream = control_plane.stream().await;
+        stream.request().await;
+        stream.accepted("1", "a", &[config("default/eg/http", "k", 100)]).await;
+        let mut weir = starting.ready().await;
+        for begins in [0, 1] {
+            let value = format!("begins with {begins}");
+            let mut send = async |count| {
+                let asked = request("default/eg/http", [hits(count, descriptor([("k", &value)]))]);
+                weir.decide(asked).await.expect("a response").overall_code()
+            };
+            let codes = [send(begins).await, send(1_400).await, send(begins).await, send(begins).await];
+            let expected = [Code::Ok, Code::OverLimit, Code::OverLimit, Code::OverLimit];
+            assert_eq!(codes, expected, "{variables:?}, {begins}");
+        }
+    }
 }

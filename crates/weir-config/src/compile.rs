@@ -235,6 +235,7 @@ impl Walk<'_> {
             shadow: read.shadow,
             coordination: read.coordination,
             give_back: read.give_back,
+            meters: read.meters,
             instances_of: read.instances_of,
             name: read.name,
             replaces: read.replaces,

@@ -15,7 +15,7 @@ use super::{
     fields::Fields,
     keys::KeyLevel,
     load::read_file,
-    rate_limit::{coordination, give_back, shadow},
+    rate_limit::{coordination, give_back, meters, shadow},
     share, tier,
     yaml::{self, YamlNode},
 };
@@ -36,6 +36,8 @@ struct DefaultFields {
     algorithm: Option<AlgorithmKind>,
     coordination: RuleCoordination,
     give_back: Option<GiveBack>,
+    /// Whether costs are reported after their requests, in every rule that nothing shares.
+    meters: bool,
     /// Applies to rules that are for any value of their last key.
     sharing: Option<Arc<Sharing>>,
     /// Applies to rules whose limit nothing shares.
@@ -50,6 +52,14 @@ impl RuleDefaults {
     pub fn of_algorithm(name: &str) -> Option<Self> {
         let all = DefaultFields { algorithm: Some(AlgorithmKind::parse(name)?), ..DefaultFields::default() };
         Some(Self { all, domains: Vec::new() })
+    }
+
+    /// Has costs count above the limit in every domain: what a rule of a control plane does by itself, unless a
+    /// rejected request counts nowhere.
+    #[must_use]
+    pub fn with_costs(mut self) -> Self {
+        self.all.meters = true;
+        self
     }
 
     /// Reads the file `path`. Its settings take precedence over these.
@@ -116,6 +126,7 @@ impl DefaultFields {
             algorithm,
             coordination: coordination(fields, report),
             give_back: give_back(fields, report),
+            meters: meters(fields, report),
             sharing: share::read(fields, None, report).map(Arc::new),
             shadow: shadow(fields, algorithm, report),
         }
@@ -131,6 +142,7 @@ impl DefaultFields {
                 split_between: self.coordination.split_between,
             },
             give_back: self.give_back.or(other.give_back),
+            meters: self.meters || other.meters,
             sharing: self.sharing.or_else(|| other.sharing.clone()),
             shadow: self.shadow.or_else(|| other.shadow.clone()),
         }
@@ -165,8 +177,11 @@ impl DefaultFields {
             tier.algorithm = self.algorithm.unwrap_or_default().for_limit(tier.requests);
             if !tier.has_windows() {
                 *over_limit_policy = OverLimitPolicy::Ignore;
+                // a control plane cannot say that costs are reported, and its fixed windows count all of them
+                rule.meters = true;
             }
         }
+        rule.meters |= self.meters;
     }
 }
 
@@ -280,11 +295,29 @@ mod tests {
     }
 
     #[test]
+    fn a_fixed_window_that_becomes_another_limit_still_counts_costs() {
+        let meters = |defaults: &RuleDefaults| applied(defaults, "shop").map(|rule| rule.meters);
+        // one of no requests rejects all, whatever it counts
+        for (text, expected) in [
+            ("", [true, false]),
+            ("algorithm: fixed_window", [false, false]),
+            ("{algorithm: fixed_window, reserve: 0}", [true, true]),
+            ("{algorithm: fixed_window, domains: [{domain: shop, reserve: 0}]}", [true, true]),
+            ("{algorithm: fixed_window, domains: [{domain: other, reserve: 0}]}", [false, false]),
+        ] {
+            assert_eq!(meters(&defaults(text).expect("valid defaults")), expected, "{text}");
+        }
+        assert_eq!(meters(&RuleDefaults::default()), [false, false]);
+        assert_eq!(meters(&RuleDefaults::default().with_costs()), [true, true]);
+    }
+
+    #[test]
     fn errors_have_their_places() {
         let many = format!("shadow: {{tiers: [{}]}}", ["{requests: 1, per: 1s}"; 65].join(","));
         for (text, expected) in [
             (&*many, ": a limit has at most 64 tiers, and this one has 65"),
             ("shadow: {requests: 5}", "defaults.yaml:1:10: 'requests' requires 'per'"),
+            ("reserve: auto", "defaults.yaml:1:10: 'reserve' is 0, not 'auto'"),
             ("share: {borrow: fair}", "defaults.yaml:1:17: unknown borrow 'fair'"),
             ("algorithm: leaky", "defaults.yaml:1:12: unknown algorithm 'leaky'"),
             ("domains:\n- coordination: lease", "defaults.yaml:2:3: the domain's name is missing"),

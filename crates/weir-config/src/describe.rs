@@ -35,7 +35,14 @@ impl RuleDescription<'_> {
                 let indent = if tiers.len() > 1 { "    " } else { "  " };
                 lines.extend(tiers.iter().map(|tier| format!("{indent}{tier}")));
                 lines.extend(rule.sharing.as_deref().map(share_line));
-                if *over_limit_policy == OverLimitPolicy::Ignore || self.scope == Scope::Request {
+                if rule.meters {
+                    let costs = "  more than one hit is a cost: it counts also above the limit (reserve: 0)";
+                    lines.push(costs.to_owned());
+                }
+                if *over_limit_policy == OverLimitPolicy::Ignore
+                    || self.scope == Scope::Request
+                    || rule.meters
+                {
                     lines.push("  rejected requests do not count".to_owned());
                 }
                 if self.scope == Scope::Request {
@@ -163,8 +170,10 @@ impl RuleDescription<'_> {
             "tiers": rule.tiers().iter().map(tier_json).collect::<Vec<_>>(),
             "share": rule.sharing.as_deref().map(described),
             "shadow": rule.shadow.as_ref().map(|shadow| shadow.tiers().iter().map(tier_json).collect::<Vec<_>>()),
-            "rejected_requests_count":
-                self.scope == Scope::Descriptor && rule.limit.over_limit_policy() == OverLimitPolicy::Count,
+            "rejected_requests_count": self.scope == Scope::Descriptor
+                && !rule.meters
+                && rule.limit.over_limit_policy() == OverLimitPolicy::Count,
+            "reserve": rule.meters.then_some(0),
             "all_or_nothing": self.scope == Scope::Request,
             "give_back": compiled.give_back.name(),
             "name": rule.name,

@@ -52,7 +52,7 @@ const OURS: &[Key] = &[
     ("instances", &[RateLimit]),
     ("borrow", &[Share]),
     ("lend", &[Share]),
-    ("reserve", &[Share]),
+    ("reserve", &[RateLimit, Share, Defaults, DomainDefaults]),
     ("headroom", &[Share]),
     ("weights", &[Share]),
     ("anonymous", &[Share]),

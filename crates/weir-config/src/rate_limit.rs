@@ -6,7 +6,7 @@ use super::{
     error::ConfigReport,
     fields::Fields,
     keys::KeyLevel,
-    scalar::brief,
+    scalar::{Meaning, Scalar, brief},
     share, split, tier,
     yaml::{Value, YamlNode, YamlPosition},
 };
@@ -24,6 +24,7 @@ pub(super) struct RateLimit {
     pub(super) shadow: Option<Limit>,
     pub(super) coordination: RuleCoordination,
     pub(super) give_back: Option<GiveBack>,
+    pub(super) meters: bool,
     /// The DNS name of the instances that split it.
     pub(super) instances_of: Option<Box<str>>,
     pub(super) name: Option<Box<str>>,
@@ -40,6 +41,7 @@ pub(super) fn read(node: &YamlNode, key_at: YamlPosition, report: &mut ConfigRep
     } else {
         limit(&fields, key_at, None, report)
     };
+    let meters = meters_beside(&fields, limit.as_ref(), sharing.is_some(), report);
     let mut shadow = shadow_beside(&fields, limit.as_ref(), sharing.is_some(), report);
     let mut coordination = coordination(&fields, report);
     let instances_of =
@@ -50,6 +52,7 @@ pub(super) fn read(node: &YamlNode, key_at: YamlPosition, report: &mut ConfigRep
         shadow,
         coordination,
         give_back: give_back(&fields, report),
+        meters,
         instances_of,
         name: name.map(|name| name.value.into()),
         replaces,
@@ -142,6 +145,49 @@ pub(super) fn coordination(fields: &Fields<'_>, report: &mut ConfigReport) -> Ru
 
 pub(super) fn give_back(fields: &Fields<'_>, report: &mut ConfigReport) -> Option<GiveBack> {
     fields.choice("give_back", &GiveBack::ALL.map(|choice| (choice.name(), choice)), report)
+}
+
+/// Whether costs are reported after their requests.
+pub(super) fn meters(fields: &Fields<'_>, report: &mut ConfigReport) -> bool {
+    let Some(field) = fields.get("reserve") else { return false };
+    if field.value.scalar().is_some_and(|scalar| scalar.meaning() == Meaning::Int(0)) {
+        return true;
+    }
+    let written = field.value.scalar().map_or(field.value.kind().into(), Scalar::brief);
+    report.error(
+        field.at,
+        format!(
+            "'reserve' is 0, not '{written}': a request reserves nothing, and its cost counts once it is reported; \
+             write 'reserve: 0'"
+        ),
+    );
+    false
+}
+
+/// Reports what is valid alone, but not beside costs.
+fn meters_beside(
+    fields: &Fields<'_>,
+    limit: Option<&Limit>,
+    is_shared: bool,
+    report: &mut ConfigReport,
+) -> bool {
+    // `unlimited` reports the keys that have no place beside it
+    let Some(limit) = limit.filter(|limit| **limit != Limit::Unlimited) else { return false };
+    if !meters(fields, report) {
+        return false;
+    }
+    let is_strict = limit.tiers().iter().any(|tier| tier.bucket().strict);
+    let wrong = [
+        (is_shared, "'share': a pool lends what its members leave, and a cost is known too late"),
+        (fields.get("shadow").is_some(), "'shadow'; try the limit itself with 'shadow_mode: true'"),
+        (limit.is_smooth() || fields.get("smooth").is_some(), "'smooth': a cost comes all at once"),
+        (is_strict, "'strict: true': nobody waits for a cost to be accepted"),
+    ];
+    for (_, what) in wrong.iter().filter(|(is_wrong, _)| *is_wrong) {
+        let at = fields.get("reserve").map_or(fields.at, |field| field.key_at);
+        report.error(at, format!("'reserve' cannot be combined with {what}; remove one of both"));
+    }
+    true
 }
 
 /// The tier that is shared becomes the first one of the limit.

@@ -14,8 +14,8 @@ use super::{
     table::Waiting,
 };
 use weir_limit::{
-    Basis, Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, OnStoreFailure, Period,
-    Reservation, ReservationRequest, Scope, SharedCounts, Timestamp, capacity,
+    Basis, Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, OnStoreFailure, OverLimitPolicy,
+    Period, Reservation, ReservationRequest, Scope, SharedCounts, Timestamp, capacity,
     line::Estimate,
     part::Place,
     request_bucket::{BucketName, BucketReply, BucketRequest},
@@ -446,15 +446,21 @@ impl<R: Remote> Coordinated<R> {
             metrics.hits.delivery_unknown.add(hits.0);
         }
         let reported = counter.reports(delivery);
-        let decision = match (check.direction, self.client.failure_policy(check)) {
-            (Direction::Take, OnStoreFailure::Allow) => counter.admit(hits, reported, now),
-            (Direction::Take, OnStoreFailure::Deny) => {
-                let looked = counter.look(Hits(0), now);
+        // of all others, rejected hits do not count without the store
+        let is_cost = check.is_cost();
+        let policy = if is_cost { OverLimitPolicy::Count } else { OverLimitPolicy::Ignore };
+        let count =
+            |counter: &mut LocalCounter| counter.count_fallback(check.direction, policy, hits, reported, now);
+        let decision = match self.client.failure_policy(check) {
+            _ if check.direction == Direction::GiveBack => count(counter),
+            OnStoreFailure::Local => count(counter),
+            OnStoreFailure::Allow => counter.admit(hits, reported, now),
+            OnStoreFailure::Deny => {
+                let looked = if is_cost { count(counter) } else { counter.look(Hits(0), now) };
                 Decision { over: true, remaining: 0, reset: OnStoreFailure::DENY_RETRY, ..looked }
             }
-            (direction, _) => counter.count_fallback(direction, hits, reported, now),
         };
-        if !decision.over && hits > Hits(0) {
+        if (!decision.over || is_cost) && hits > Hits(0) {
             counter.note_answer(delivery, hits, now);
         }
         TryVerdict { fallback: Some(delivery), ..TryVerdict::new(decision.by_fallback(), now) }

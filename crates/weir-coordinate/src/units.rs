@@ -36,24 +36,28 @@ impl<R: Remote> Coordinated<R> {
         let places = places_by_counter(checks);
         let is_of_one_limit = |a: &usize, b: &usize| {
             let (a, b) = (&checks[*a], &checks[*b]);
-            (a.rule.id(), a.tiers(), a.over_limit_policy()) == (b.rule.id(), b.tiers(), b.over_limit_policy())
+            let limit = |check: &LimitCheck<'_>| (check.rule.id(), check.over_limit_policy());
+            limit(a) == limit(b) && a.tiers() == b.tiers() && (!all_or_none || a.stands() == b.stands())
         };
+        let stands = |unit: &[&LimitCheck<'_>]| all_or_none && unit[0].stands();
         let of_limits = places.iter().flat_map(|of_counter| of_counter.chunk_by(is_of_one_limit));
         let in_commands = of_limits.flat_map(|of_limit| of_limit.chunks(Exchange::MAX_RUNS));
         let units = in_commands.map(|places| {
             let unit: SmallVec<[&LimitCheck<'_>; 2]> = places.iter().map(|place| &checks[*place]).collect();
-            let rank = if all_or_none { self.rank(&unit, turn.now) } else { 0 };
+            let rank = if all_or_none && !stands(&unit) { self.rank(&unit, turn.now) } else { 0 };
             (unit, rank, None::<SmallVec<[TryVerdict; 2]>>)
         });
         let (mut units, mut over): (Vec<_>, bool) = (units.collect(), false);
         for due in 0..=4 {
             let due = units.iter_mut().filter(|(_, rank, _)| *rank == due && !over);
-            let taken =
-                due.map(async |(unit, _, made)| *made = Some(self.take_unit(unit, scope, turn).await));
+            let taken = due.map(async |(unit, _, made)| {
+                let scope = if stands(unit) { Scope::Descriptor } else { scope };
+                *made = Some(self.take_unit(unit, scope, turn).await);
+            });
             join_all(taken).await;
             // of a counter that is above its limit nevertheless, hits may be given back
             let rejects = |(made, check): (&TryVerdict, &&LimitCheck<'_>)| {
-                made.decision.over && check.direction == Direction::Take
+                made.decision.over && check.direction != Direction::GiveBack
             };
             let mut made = units.iter().flat_map(|(unit, _, made)| made.iter().flatten().zip(unit));
             over = all_or_none && made.any(rejects);
@@ -71,7 +75,7 @@ impl<R: Remote> Coordinated<R> {
         join_all(read).await;
         let decided = units.into_iter().flat_map(|(unit, _, made)| -> Decisions {
             match made {
-                Some(made) if over => {
+                Some(made) if over && !stands(&unit) => {
                     unit.iter().zip(made).map(|(check, made)| self.undo(check, made, turn)).collect()
                 }
                 Some(made) => made.into_iter().map(|made| made.decision).collect(),
@@ -171,10 +175,12 @@ impl<R: Remote> Coordinated<R> {
                 (Direction::Take, Some(delivery)) => {
                     // hits of unknown delivery were not reported, and are given back here only
                     let reported = counter.reports(delivery);
-                    counter.count_fallback(Direction::GiveBack, check.hits, reported, at);
+                    let policy = OverLimitPolicy::Ignore;
+                    counter.count_fallback(Direction::GiveBack, policy, check.hits, reported, at);
                     counter.note_answer(delivery, Hits(0), at);
                 }
                 (Direction::Take, None) => counter.uncount(check.hits, at),
+                (Direction::Look, _) => {}
             });
             if undone.is_none() && check.direction == Direction::Take {
                 self.own.give_back(check, at);

@@ -111,6 +111,9 @@ impl DiskStore {
         let decisions: Decisions = if scope == Scope::Request {
             let denies = |check: &LimitCheck<'_>| self.policy(check) == OnStoreFailure::Deny && takes(check);
             if checks.iter().any(|check| unknown(check) && denies(check)) {
+                for check in checks.iter().filter(|check| check.stands()) {
+                    memory.decide_one(check, scope, now);
+                }
                 let decide = |check: &LimitCheck<'_>| {
                     if unknown(check) && denies(check) {
                         rejection()
@@ -124,7 +127,12 @@ impl DiskStore {
             }
         } else {
             let decide = |check: &LimitCheck<'_>| match self.policy(check) {
-                OnStoreFailure::Deny if unknown(check) && takes(check) => rejection(),
+                OnStoreFailure::Deny if unknown(check) && takes(check) => {
+                    if check.is_cost() {
+                        memory.decide_one(check, scope, now);
+                    }
+                    rejection()
+                }
                 OnStoreFailure::Allow if unknown(check) && takes(check) => memory.admit(check, now),
                 _ => memory.decide_one(check, scope, now),
             };
@@ -183,11 +191,13 @@ impl DiskStore {
     async fn synced(
         &self,
         checks: &[LimitCheck<'_>],
+        scope: Scope,
         mut decisions: Decisions,
         budget: Budget<'_>,
     ) -> Decisions {
         let counts = |(check, decision): (&LimitCheck<'_>, &Decision)| {
-            check.hits > Hits(0) && (!decision.over || check.over_limit_policy() == OverLimitPolicy::Count)
+            let policy = check.over_limit_policy_in(scope);
+            check.hits > Hits(0) && (!decision.over || policy == OverLimitPolicy::Count)
         };
         let counted = checks.iter().zip(&decisions).filter(|pair| counts(*pair)).count();
         if counted == 0 || self.wait_for_round(counted, budget).await {
@@ -240,7 +250,7 @@ impl DiskStore {
 }
 
 fn takes(check: &LimitCheck<'_>) -> bool {
-    check.direction == Direction::Take
+    check.direction != Direction::GiveBack
 }
 
 fn rejection() -> Decision {
@@ -279,7 +289,7 @@ impl Store for DiskStore {
                     None => self.take_unknown(checks, scope, budget, now).await,
                 };
                 let is_synced_first = self.is_synced_first();
-                if is_synced_first { self.synced(checks, decisions, budget).await } else { decisions }
+                if is_synced_first { self.synced(checks, scope, decisions, budget).await } else { decisions }
             })
             .await),
         }
@@ -305,7 +315,7 @@ impl Store for DiskStore {
         let reservation = self.shared.memory.reserve_now(check, request, now);
         if self.is_synced_first() {
             let decisions = std::iter::once(reservation.decision).collect();
-            let decision = Box::pin(self.synced(checks, decisions, budget)).await[0];
+            let decision = Box::pin(self.synced(checks, Scope::Descriptor, decisions, budget)).await[0];
             if decision.over && !reservation.decision.over {
                 let (hits, until, counted) = (reservation.hits, reservation.until, reservation.counted);
                 self.release(check, reservation, hits, now).await?;

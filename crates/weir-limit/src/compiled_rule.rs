@@ -25,7 +25,7 @@ pub struct CompiledRule {
     pub(super) quota_mode: bool,
     pub(super) coordination: Option<Coordination>,
     has_name: bool,
-    /// Whether it replaces other rules, its values share the limit, or a limit is in its shadow.
+    /// Whether it replaces other rules, its values share the limit, a limit is in its shadow, or it meters.
     has_extras: bool,
     has_static_key: bool,
     /// Whether some level replaces its value in the counter's name.
@@ -108,7 +108,10 @@ impl CompiledRule {
             quota_mode: rule.quota_mode,
             coordination: rule.coordination.mode,
             has_name: rule.name.is_some(),
-            has_extras: !rule.replaces.is_empty() || rule.sharing.is_some() || rule.shadow.is_some(),
+            has_extras: !rule.replaces.is_empty()
+                || rule.sharing.is_some()
+                || rule.shadow.is_some()
+                || rule.meters,
             has_static_key: static_key.is_some(),
             has_shared_values: levels.iter().any(|level| level.shared.is_some()),
             has_dynamic_stats: levels.iter().any(|level| level.has_dynamic_stats(rule.detailed_metric)),
@@ -161,6 +164,10 @@ impl CompiledRule {
 
     pub(super) fn shadow(&self) -> Option<&Limit> {
         if self.has_extras { self.rule.shadow.as_ref() } else { None }
+    }
+
+    pub(super) fn meters(&self) -> bool {
+        self.has_extras && self.rule.meters
     }
 
     pub(super) const fn has_extras(&self) -> bool {

@@ -79,6 +79,8 @@ pub enum Direction {
     Take,
     /// The hits are given back, whether or not as many were taken.
     GiveBack,
+    /// No hits are taken. Admitted if the hits, at least one, would fit.
+    Look,
 }
 
 /// Decides on `hits` and counts them in `counters`, one for each of `tiers`.
@@ -106,6 +108,7 @@ pub fn decide(
             }
             Hits(0)
         }
+        Direction::Look => return look(tiers, counters, hits.max(Hits(1)), now),
     };
     match (tiers, &mut *counters) {
         ([tier], [counter]) => take_one(tier, counter, policy, hits, now),
@@ -191,6 +194,18 @@ fn decide_all<T: Borrow<Tier>, C: BorrowMut<CounterState>>(
     } else {
         lowest_share(tiers, counters, &probes, now)
     }
+}
+
+/// Returns how `counters` stand; over, if `hits` do not fit.
+///
+/// # Panics
+///
+/// If there are no tiers, or if the numbers of tiers and counters differ.
+#[must_use]
+pub fn look(tiers: &[Tier], counters: &[CounterState], hits: Hits, now: Timestamp) -> Decision {
+    let over = !tiers.iter().zip(counters).all(|(tier, counter)| counter.probe(tier, now, hits).fits);
+    let hits = if over { hits } else { Hits(0) };
+    decision_from_store(tiers, counters, OverLimitPolicy::Ignore, over, hits, now)
 }
 
 /// Returns the decision that a shared store made on `hits`, from the counters after that decision.

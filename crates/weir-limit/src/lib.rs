@@ -41,7 +41,7 @@ mod verdict;
 pub use algorithm::{Algorithm, AlgorithmKind, Bucket, Refill};
 pub use compiled_rule::{CompiledRule, Details, Level, RuleId, RulePath};
 pub use coordination::{Coordination, OnStoreFailure, RuleCoordination};
-pub use decision::{Basis, Decision, Direction, decide, decision_from_store, take_one, take_two};
+pub use decision::{Basis, Decision, Direction, decide, decision_from_store, look, take_one, take_two};
 pub use descriptor::{Descriptor, Entry, Request};
 pub use explain::{Attempt, Candidate, Explanation, Fit, Outcome, PassedOver, Step};
 pub use key::{CounterKey, KeyHasher};

@@ -61,7 +61,7 @@ pub struct LimitCheck<'a> {
     pub pool: Option<Box<CounterKey>>,
     /// The number of hits.
     pub hits: Hits,
-    /// Whether the hits are taken or given back.
+    /// What becomes of the hits.
     pub direction: Direction,
 }
 
@@ -172,14 +172,16 @@ impl<'a> Matched<'a> {
             }
             RuleRef::Override(_) | RuleRef::Part(_) => (keys.key(entries, |_| None).of_request(), None),
         };
+        let hits = request.hits_of(descriptor);
+        let begins_with_none = hits == Hits(0) && rule.meters();
         self.checks.push(LimitCheck {
             pool,
             key: key.of_policy(rule.over_limit_policy()),
             rule,
             domain: request.domain,
             entries,
-            hits: request.hits_of(descriptor),
-            direction: Direction::Take,
+            hits,
+            direction: if begins_with_none { Direction::Look } else { Direction::Take },
         });
         if descriptor.refund {
             self.give_back_last();
@@ -334,18 +336,34 @@ impl LimitCheck<'_> {
         }
     }
 
-    /// Returns whether its hits count if they are rejected.
+    /// Returns the over-limit policy that the rule declares, which is a part of the counter's identity.
     #[inline]
     #[must_use]
     pub fn over_limit_policy(&self) -> OverLimitPolicy {
         self.rule.over_limit_policy()
     }
 
-    /// Returns the over-limit policy if a rejection affects `scope`.
+    /// Returns whether its hits count if they are rejected, and a rejection affects `scope`.
     #[inline]
     #[must_use]
     pub fn over_limit_policy_in(&self, scope: Scope) -> OverLimitPolicy {
-        scope.policy_of(self.over_limit_policy())
+        match self.rule.meters() {
+            true if self.is_cost() => OverLimitPolicy::Count,
+            true => OverLimitPolicy::Ignore,
+            false => scope.policy_of(self.over_limit_policy()),
+        }
+    }
+
+    /// Returns whether its hits are the cost of a request that was admitted before.
+    #[must_use]
+    pub fn is_cost(&self) -> bool {
+        self.direction == Direction::Take && self.hits > Hits(1) && self.rule.meters()
+    }
+
+    /// Returns whether it is about a request that was admitted before: it counts, whatever becomes of other checks.
+    #[must_use]
+    pub fn stands(&self) -> bool {
+        self.is_cost() || self.direction == Direction::GiveBack && self.rule.meters()
     }
 
     /// Returns the tiers in which each value of the last entry counts by itself: all, or those beside a pool.
@@ -421,7 +439,7 @@ impl<'a> RuleRef<'a> {
         }
     }
 
-    /// Returns whether rejected hits count.
+    /// Returns the declared over-limit policy.
     #[inline]
     #[must_use]
     pub fn over_limit_policy(&self) -> OverLimitPolicy {
@@ -430,6 +448,16 @@ impl<'a> RuleRef<'a> {
             Self::Shadow(rule) => rule.shadow().map_or(OverLimitPolicy::Ignore, Limit::over_limit_policy),
             Self::Override(limit) => limit.over_limit_policy(),
             Self::Part(part) => part.of.over_limit_policy(),
+        }
+    }
+
+    /// Returns [`Rule::meters`]; false for an override.
+    #[must_use]
+    pub fn meters(&self) -> bool {
+        match self {
+            Self::Compiled(rule) | Self::Beside(rule) | Self::Shadow(rule) => rule.meters(),
+            Self::Override(_) => false,
+            Self::Part(part) => part.of.meters(),
         }
     }
 

@@ -82,6 +82,9 @@ pub struct Rule {
     pub coordination: RuleCoordination,
     /// Whether callers may give its hits back, if it says so itself.
     pub give_back: Option<GiveBack>,
+    /// Whether the cost of a request is reported after the request was admitted: `reserve`. A request of 0 or 1 hits
+    /// begins while hits remain; more are a cost, which counts above the limit, too.
+    pub meters: bool,
     /// The DNS name of the instances between which the limit, whole so far, is divided when rules are loaded.
     pub instances_of: Option<Box<str>>,
     /// Its name: responses carry it, and `replaces` refers to it.
@@ -195,6 +198,7 @@ impl Rule {
             shadow: None,
             coordination: RuleCoordination::default(),
             give_back: None,
+            meters: false,
             instances_of: None,
             name: None,
             replaces: Vec::new(),

@@ -283,7 +283,8 @@ impl<S: Store> Limiter<S> {
     /// Rejected hits must not count, since they are taken later; and a mode that syncs may admit more than the limit.
     fn may_be_taken(&self, check: &LimitCheck<'_>) -> bool {
         let mode = check.rule.declared().and_then(|rule| self.store.shared_counts().mode_now(rule));
-        check.over_limit_policy() == OverLimitPolicy::Ignore && !mode.is_some_and(Coordination::syncs)
+        let policy = check.over_limit_policy_in(Scope::Descriptor);
+        policy == OverLimitPolicy::Ignore && !mode.is_some_and(Coordination::syncs)
     }
 
     /// None if nothing is known, or the counters follow other rules by now, since a reload has changed the tiers.
@@ -585,6 +586,7 @@ pub(super) fn waits(check: &LimitCheck<'_>) -> bool {
     check.pool.is_none()
         && check.direction == Direction::Take
         && !check.rule.shadow_mode()
+        && !check.is_cost()
         && can_wait(check.tiers())
 }
 

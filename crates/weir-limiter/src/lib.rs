@@ -501,7 +501,7 @@ impl<S: Store> Limiter<S> {
         for (descriptor, found) in request.descriptors.iter().zip(&matched.matches) {
             let DescriptorMatch::Limited(i) = found else { continue };
             let check = &checks[*i];
-            if !descriptor.refund || is_void {
+            if !descriptor.refund || is_void && !check.stands() {
                 continue;
             }
             let most = check.tiers().iter().map(Tier::capacity).max().unwrap_or_default();
@@ -700,7 +700,7 @@ fn taken<'m, 'r>(
     checks: &'m [LimitCheck<'r>],
     decisions: &'m [Decision],
 ) -> impl Iterator<Item = (&'m LimitCheck<'r>, &'m Decision)> {
-    checks.iter().zip(decisions).filter(|(check, _)| check.direction == Direction::Take)
+    checks.iter().zip(decisions).filter(|(check, _)| check.direction != Direction::GiveBack)
 }
 
 fn validate(request: &Request<'_>) -> Result<(), LimitError> {
@@ -761,7 +761,7 @@ fn record_rules(
                 let hits = i64::try_from(check.hits.0).unwrap_or(i64::MAX);
                 let compiled = check.rule.compiled();
                 let rule = compiled.map_or_else(|| "limit override".to_owned(), |rule| rule.path.to_string());
-                (rule, if check.direction == Direction::Take { hits } else { -hits })
+                (rule, if check.direction == Direction::GiveBack { -hits } else { hits })
             }
         };
         record.add_rule(rule, hits, is_over);

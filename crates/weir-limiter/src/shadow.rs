@@ -45,7 +45,7 @@ impl<S: Store> Limiter<S> {
     }
 
     fn record_shadow(&self, loaded: &LoadedRules, check: &LimitCheck<'_>, decision: &Decision, scope: Scope) {
-        if check.direction != Direction::Take {
+        if check.direction == Direction::GiveBack {
             return;
         }
         let (limit, policy) = (check.tiers()[decision.tier].capacity(), check.over_limit_policy_in(scope));

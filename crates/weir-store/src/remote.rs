@@ -153,7 +153,7 @@ pub struct Exchange {
 /// and strict buckets restart their refill. Giving hits back is always admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Whether the hits are taken or given back.
+    /// Whether the hits are taken or given back. [`Direction::Look`] has no hits.
     pub direction: Direction,
     /// The hits of each try. Tries of no hits read the counters, and are always admitted.
     pub hits: u64,

@@ -193,6 +193,30 @@ fn contradictions_are_errors_that_name_the_fix() {
             "unlimited: true\ntiers:\n  - { requests: 1, per: 1s }",
             "f.yaml:6:7: should not specify 'tiers' when",
         ),
+        ("requests: 5\nper: 1s\nreserve: auto", "f.yaml:7:16: 'reserve' is 0, not 'auto'"),
+        ("requests: 5\nper: 1s\nreserve: 2", "f.yaml:7:16: 'reserve' is 0, not '2'"),
+        ("requests: 5\nper: 1s\nreserve: [0]", "f.yaml:7:16: 'reserve' is 0, not 'a list'"),
+        ("unlimited: true\nreserve: 0", "f.yaml:6:7: should not specify 'reserve' when unlimited"),
+        (
+            "requests: 5\nper: 1s\nreserve: 0\nshare: {}",
+            "f.yaml:7:7: 'reserve' cannot be combined with 'share'",
+        ),
+        (
+            "requests: 5\nper: 1s\nreserve: 0\nsmooth: true",
+            "f.yaml:7:7: 'reserve' cannot be combined with 'smooth'",
+        ),
+        (
+            "requests: 5\nper: 1s\nreserve: 0\nshadow: {requests: 1, per: 1s}",
+            "f.yaml:7:7: 'reserve' cannot be combined with 'shadow'; try the limit itself with 'shadow_mode: true'",
+        ),
+        (
+            "requests: 5\nper: 1s\nreserve: 0\nalgorithm: token_bucket\nstrict: true",
+            "f.yaml:7:7: 'reserve' cannot be combined with 'strict: true'",
+        ),
+        (
+            "tiers:\n  - { requests: 1, per: 1s, reserve: 0 }",
+            "f.yaml:6:35: config error, unknown key 'reserve': it belongs under 'rate_limit'",
+        ),
         (
             "unlimited: true\nalgorithm: token_bucket",
             "f.yaml:6:7: should not specify 'algorithm' when unlimited",

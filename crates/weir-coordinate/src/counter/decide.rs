@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::{
     LocalCounter, all_ended, fits,
     ledger::{HeldLease, PendingDelta},
-    longest_pause, look, negative, positive, remaining,
+    longest_pause, negative, positive, remaining,
     schedule::longest_silence,
     talk::{Asks, Try, TryVerdict},
 };
@@ -13,7 +13,7 @@ use crate::client::Link;
 use weir_limit::{
     Basis, Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Reservation,
     ReservationRequest, ReservedSpan, Scope, Tier, Timestamp, algorithm::CounterState, decide,
-    decision_from_store,
+    decision_from_store, look,
 };
 use weir_store::{Decisions, wakeup::Wakeups};
 
@@ -21,8 +21,11 @@ use weir_store::{Decisions, wakeup::Wakeups};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DecisionRequest {
     pub(crate) direction: Direction,
+    /// Those to look for, if none are taken.
     pub(crate) hits: Hits,
     pub(crate) policy: OverLimitPolicy,
+    /// Whether they count even where the store need not hear of a rejection.
+    pub(crate) is_cost: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +81,17 @@ pub(crate) fn reservation(
 
 impl DecisionRequest {
     pub(crate) fn of(check: &LimitCheck<'_>, scope: Scope) -> Self {
-        Self { direction: check.direction, hits: check.hits, policy: check.over_limit_policy_in(scope) }
+        let least = Hits(u64::from(check.direction == Direction::Look));
+        Self {
+            direction: check.direction,
+            hits: check.hits.max(least),
+            policy: check.over_limit_policy_in(scope),
+            is_cost: check.is_cost(),
+        }
+    }
+
+    fn takes_none(&self) -> bool {
+        self.hits == Hits(0) || self.direction == Direction::Look
     }
 }
 
@@ -94,8 +107,12 @@ impl LocalCounter {
             Coordination::Lease | Coordination::Strict if ask.direction == Direction::GiveBack => {
                 PolicyAnswer::Count
             }
-            Coordination::Lease | Coordination::Strict if ask.hits == Hits(0) => {
-                PolicyAnswer::Wait(Asks::Look)
+            Coordination::Lease | Coordination::Strict if ask.takes_none() => PolicyAnswer::Wait(Asks::Look),
+            // whether or not it fits, it counts in the store before it is answered
+            Coordination::Lease | Coordination::Strict
+                if ask.is_cost && (self.ledger.leased() < ask.hits.0 || !self.fits(ask.hits, now)) =>
+            {
+                PolicyAnswer::Wait(Asks::Take(ask.policy))
             }
             // an estimate that may have what the store holds for this instance rejects nothing
             Coordination::Lease if !self.fits(ask.hits, now) && self.talk.is_overtaken() => {
@@ -148,10 +165,12 @@ impl LocalCounter {
             PolicyAnswer::Count => {
                 let decision = self.count(direction, policy, hits, now);
                 // the reply to a report of counted hits has the store's count
-                if mode.syncs() && hits == Hits(0) {
+                if mode.syncs() && ask.takes_none() {
                     self.refresh(self.plan.schedule.interval(), now);
                 } else if mode.syncs() && decision.over && !self.is_alone() {
-                    self.refresh(longest_silence(&self.target.tiers).max(STALE_REJECTION), now);
+                    // others do not know yet that a cost has used up the rest
+                    let silence = longest_silence(&self.target.tiers).max(STALE_REJECTION);
+                    self.refresh(if ask.is_cost { Period::default() } else { silence }, now);
                 }
                 Ok((decision, How::Counted))
             }
@@ -174,7 +193,9 @@ impl LocalCounter {
         let is_asked = mode.asks_always()
             || mode.leases() && {
                 let all = taken().fold(Hits(0), |all, ask| all.plus(ask.hits));
-                all_or_none || taken().any(|ask| ask.hits == Hits(0)) || all > Hits(self.ledger.leased())
+                all_or_none
+                    || asks.iter().any(|ask| !gives_back(ask) && ask.takes_none())
+                    || all > Hits(self.ledger.leased())
             };
         if !is_asked || !(all_or_none && mode.asks_always() || asks.iter().any(gives_back)) {
             return None;
@@ -182,6 +203,7 @@ impl LocalCounter {
         let tries = asks.iter().map(|&DecisionRequest { direction, hits, policy, .. }| {
             let asks = match direction {
                 _ if hits == Hits(0) => Asks::Look,
+                Direction::Look => Asks::Look,
                 Direction::GiveBack => Asks::GiveBack(now),
                 Direction::Take => Asks::Take(policy),
             };
@@ -200,7 +222,7 @@ impl LocalCounter {
         let decide = |ask: &DecisionRequest| {
             let decision = decide(tiers, &mut states, OverLimitPolicy::Ignore, ask.direction, ask.hits, now);
             // hits that are given back reject no others
-            Decision { over: decision.over && ask.direction == Direction::Take, ..decision }
+            Decision { over: decision.over && ask.direction != Direction::GiveBack, ..decision }
         };
         let mut decisions: Decisions = asks.iter().map(decide).collect();
         if !decisions.iter().any(|decision| decision.over) {
@@ -288,6 +310,8 @@ impl LocalCounter {
         let decision = decide(&self.target.tiers, &mut self.estimate, policy, direction, hits, now);
         if direction == Direction::GiveBack {
             self.pend_given_back(hits, now);
+        } else if direction == Direction::Look {
+            return decision;
         } else if !decision.over {
             self.ledger.add_hits(positive(hits.0), &self.target.tiers, now);
         } else if policy == OverLimitPolicy::Count {
@@ -345,11 +369,12 @@ impl LocalCounter {
     pub(crate) fn count_fallback(
         &mut self,
         direction: Direction,
+        policy: OverLimitPolicy,
         hits: Hits,
         reported: bool,
         now: Timestamp,
     ) -> Decision {
-        let (instances, policy) = (u64::from(self.plan.instances), OverLimitPolicy::Ignore);
+        let instances = u64::from(self.plan.instances);
         if instances <= 1 {
             // its estimate also has what was counted after an earlier decision of this kind, here
             self.fallback = None;
@@ -362,7 +387,7 @@ impl LocalCounter {
         let states = self.fallback.get_or_insert_with(|| Box::new(self.estimate.clone()));
         let all = Hits(hits.0.saturating_mul(instances));
         let decision = decide(&self.target.tiers, states, policy, direction, all, now);
-        if direction == Direction::GiveBack || !decision.over {
+        if direction == Direction::GiveBack || !decision.over || policy == OverLimitPolicy::Count {
             self.count_admitted(direction, hits, reported, now);
         }
         let remaining = u64::from(decision.remaining) / instances;
@@ -383,9 +408,11 @@ impl LocalCounter {
             match direction {
                 Direction::Take => state.take(tier, now, hits),
                 Direction::GiveBack => state.give_back(tier, now, hits),
+                Direction::Look => {}
             }
         }
         match direction {
+            Direction::Look => {}
             _ if !reported => {}
             Direction::Take => self.pend(PendingDelta::of(positive(hits.0), now)),
             Direction::GiveBack => self.pend_given_back(hits, now),

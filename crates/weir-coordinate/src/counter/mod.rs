@@ -34,9 +34,9 @@ use self::{
     talk::Talk,
 };
 use weir_limit::{
-    Coordination, Decision, Hits, LimitCheck, OverLimitPolicy, Period, RuleId, Tier, Timestamp,
+    Coordination, Hits, LimitCheck, Period, RuleId, Tier, Timestamp,
     algorithm::{CounterState, IdleAt},
-    capacity, decision_from_store,
+    capacity,
 };
 use weir_store::remote::{Reply, Target, TierSet};
 
@@ -320,13 +320,6 @@ pub(super) fn remaining(tiers: &[Tier], states: &[CounterState], now: Timestamp)
 #[inline]
 pub(super) fn fits(tiers: &[Tier], states: &[CounterState], hits: Hits, now: Timestamp) -> bool {
     tiers.iter().zip(states).all(|(tier, state)| state.probe(tier, now, hits).fits)
-}
-
-/// Returns how `states` stand; over, if `hits` do not fit.
-pub(super) fn look(tiers: &[Tier], states: &[CounterState], hits: Hits, now: Timestamp) -> Decision {
-    let over = !fits(tiers, states, hits, now);
-    let hits = if over { hits } else { Hits(0) };
-    decision_from_store(tiers, states, OverLimitPolicy::Ignore, over, hits, now)
 }
 
 /// Returns whether hits become available again gradually, rather than with the next window.

@@ -11,7 +11,7 @@ use super::{
     exchange::Sent,
     fits, flows,
     ledger::{HeldLease, PendingDelta},
-    look, negative, take_off,
+    negative, take_off,
     talk::{Asks, Try, TryVerdict},
 };
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
 use weir_limit::{
     Decision, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp,
     algorithm::{CountChange, CounterState},
-    decision_from_store,
+    decide, decision_from_store, look,
 };
 use weir_store::{
     remote::{Reply, Run, TierSet},
@@ -161,20 +161,28 @@ impl Sent {
             let taken = taken(reply, i, run) as usize;
             for (j, asked) in tries.by_ref().take(run.tries as usize).enumerate() {
                 let (hits, over) = (asked.hits, j >= taken);
+                let mut rejected = None;
                 match run.direction {
                     Direction::GiveBack => {
                         let change = CountChange::of(negative(hits.0));
                         let states = tiers.iter().zip(&mut *states);
                         states.for_each(|(tier, state)| state.add(tier, now, change, now));
                     }
+                    Direction::Look => {}
                     Direction::Take if run.hits == 0 => {}
                     Direction::Take if over && !run.counts_rejected => reject(tiers, states, hits, now),
+                    Direction::Take if over => {
+                        // of several tiers, those that admit it do not once it is counted
+                        let counts = OverLimitPolicy::Count;
+                        rejected = Some(decide(tiers, states, counts, Direction::Take, hits, now));
+                    }
                     Direction::Take => {
                         let states = tiers.iter().zip(&mut *states);
                         states.for_each(|(tier, state)| state.take(tier, now, hits));
                     }
                 }
                 let decision = match (asked.asks, &before) {
+                    (_, None) if let Some(rejected) = rejected.filter(|decision| decision.over) => rejected,
                     (Asks::Take(policy) | Asks::Lease(policy), before) if over || before.is_none() => {
                         decision_from_store(tiers, states, policy, over, hits, now)
                     }
@@ -352,14 +360,14 @@ impl ReplyArrival<'_> {
             });
             let taken = if is_counted { taken(reply, i, run) as usize } else { 0 };
             for (j, asked) in tries.iter().enumerate().filter(|(_, asked)| !asked.is_awaited()) {
-                match (counter.talk.take_given_up(asked.id), j < taken) {
+                // where rejected hits count, the store has counted them
+                match (counter.talk.take_given_up(asked.id), j < taken || is_counted && run.counts_rejected) {
                     (Some(admitted), true) => {
                         let hits = Hits(admitted.taken());
                         take_off(&sent.target.tiers, &mut counter.estimate, hits, admitted.at);
                     }
                     (None, true) if !run.counts_rejected => unclaimed = unclaimed.saturating_add(run.hits),
-                    // where rejected hits count, the store has counted them
-                    (Some(admitted), false) if !run.counts_rejected => counter.pend(admitted),
+                    (Some(admitted), false) => counter.pend(admitted),
                     _ => {}
                 }
             }

@@ -199,10 +199,7 @@ impl AlgorithmState for TokenBucket {
     fn take(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
         if hits > Hits(0) {
             let (bucket, refilled) = (tier.bucket(), self.at(tier, now));
-            let taken = refilled.taken();
-            // a bucket that rejected hits is empty, not in debt
-            let most = taken.max(full(bucket));
-            let sum = taken.saturating_add(hits.0.saturating_mul(TOKEN)).min(most);
+            let sum = refilled.taken().saturating_add(hits.0.saturating_mul(TOKEN)).min(most_taken(bucket));
             *self = Self::of(bucket, refilled.as_of, sum);
         }
     }
@@ -381,10 +378,10 @@ mod tests {
         assert_eq!(state.wait(&tier, at(1_000), Hits(1)), Period::from_millis(600));
         state.add(&tier, at(1_000), CountChange::of(-7), at(1_000));
         assert_eq!(state.availability(&tier, at(1_000)).remaining, 2);
-        // hits that were rejected, and counted all the same, leave no debt
+        // so do hits that were rejected, and counted all the same
         let mut state = TokenBucket::unused(&tier, at(1_000));
         state.take(&tier, at(1_000), Hits(8));
-        assert_eq!(state.wait(&tier, at(1_000), Hits(1)), Period::from_millis(100));
+        assert_eq!(state.wait(&tier, at(1_000), Hits(1)), Period::from_millis(400));
     }
 
     #[test]

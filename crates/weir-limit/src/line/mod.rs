@@ -176,6 +176,12 @@ impl Line {
             self.note_room(counters, now, woken);
             return decision;
         }
+        if policy == OverLimitPolicy::Count {
+            // a cost: nobody waits for a limit whose rejected requests count
+            let decision = decide(&self.tiers, counters, policy, direction, hits, now);
+            self.turn(counters, now, woken);
+            return decision;
+        }
         let fit = fits(&self.tiers, counters, now, hits);
         let change = self.ordinary.ask(&self.tiers, hits, fit);
         self.apply(change, counters, now, woken);

@@ -106,7 +106,7 @@ proptest! {
         if let Algorithm::TokenBucket(bucket) = &mut tier.algorithm {
             bucket.strict = false;
         }
-        // a bucket never lacks more than it holds because of rejected hits, so what it lacked before them is not known
+        // a bucket owes one burst at most, so what it lacked before hits that it rejected is not known
         let counts = counts && !matches!(tier.algorithm, Algorithm::TokenBucket(_));
         let policy = if counts { OverLimitPolicy::Count } else { OverLimitPolicy::Ignore };
         let (tiers, mut counters) = ([tier.clone()], [CounterState::unused(&tier, START)]);

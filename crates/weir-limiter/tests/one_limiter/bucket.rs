@@ -12,6 +12,8 @@ pub(crate) struct Level {
     pub(crate) since: u64,
     /// In tokens times nanoseconds of the period.
     pub(crate) missing: u128,
+    /// Whether a cost has taken more than the bucket holds.
+    is_in_debt: bool,
     /// The time at which it may be forgotten, by a limit since the last change.
     full_at: u64,
     /// When it was full last.
@@ -32,7 +34,15 @@ fn rate(tier: &Tier) -> (u32, bool) {
 impl Level {
     /// A full bucket.
     pub(crate) fn new(now: u64) -> Self {
-        Self { since: now, missing: 0, full_at: 0, began: now, rate: (0, false), filled_until: 0 }
+        Self {
+            since: now,
+            missing: 0,
+            is_in_debt: false,
+            full_at: 0,
+            began: now,
+            rate: (0, false),
+            filled_until: 0,
+        }
     }
 
     /// Returns whether it is open what an instance and the shared store know of it: its rate has changed, and one of
@@ -47,7 +57,21 @@ impl Level {
 
     /// The tokens that are missing at `since`. If the limit was lowered, as many as the bucket holds at most.
     pub(crate) fn capped(self, tier: &Tier) -> u128 {
-        self.missing.min(u128::from(tier.capacity()) * u128::from(tier.period.as_nanos()))
+        self.missing.min(Self::held(tier) * if self.is_in_debt { 2 } else { 1 })
+    }
+
+    fn held(tier: &Tier) -> u128 {
+        u128::from(tier.capacity()) * u128::from(tier.period.as_nanos())
+    }
+
+    /// Takes `hits`; the debt is at most what the bucket holds.
+    pub(crate) fn take(&mut self, tier: &Tier, hits: u64) {
+        let missing = self.missing + u128::from(hits) * u128::from(tier.period.as_nanos());
+        self.set_missing(tier, missing.min(2 * Self::held(tier)));
+    }
+
+    fn set_missing(&mut self, tier: &Tier, missing: u128) {
+        (self.missing, self.is_in_debt) = (missing, missing > Self::held(tier));
     }
 
     /// Whether the next hit is the first one again: the bucket is full, with steps for one period at least.
@@ -77,7 +101,7 @@ impl Level {
     /// The bucket at `now`.
     pub(crate) fn at(self, tier: &Tier, now: u64) -> Self {
         if self.is_idle(tier, now) {
-            return Self { since: now, missing: 0, began: now, ..self };
+            return Self { since: now, missing: 0, is_in_debt: false, began: now, ..self };
         }
         let (period, elapsed) = (tier.period.as_nanos(), now.saturating_sub(self.since));
         let credited = match tier.bucket().refill {
@@ -86,12 +110,15 @@ impl Level {
         };
         let inflow = u128::from(credited) * u128::from(tier.requests);
         let missing = self.capped(tier).saturating_sub(inflow);
-        Self { since: self.since + credited, missing, ..self }
+        let mut refilled = Self { since: self.since + credited, ..self };
+        refilled.set_missing(tier, missing);
+        refilled
     }
 
     /// Adds `hits` that are given back.
     pub(crate) fn give_back(&mut self, tier: &Tier, hits: u64) {
-        self.missing = self.missing.saturating_sub(u128::from(hits) * u128::from(tier.period.as_nanos()));
+        let given = u128::from(hits) * u128::from(tier.period.as_nanos());
+        self.set_missing(tier, self.missing.saturating_sub(given));
         if self.missing == 0 && tier.bucket().refill == Refill::Step {
             self.filled_until = self.since + tier.period.as_nanos();
         }

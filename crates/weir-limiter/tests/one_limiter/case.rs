@@ -19,6 +19,8 @@ pub(crate) struct Limit {
     pub(crate) tiers: Vec<Tier>,
     /// Whether it is in envoyproxy/ratelimit's spelling, where rejected requests count. A single fixed window then.
     pub(crate) reference: bool,
+    /// `reserve: 0`. Not of a request.
+    pub(crate) meters: bool,
 }
 
 /// One descriptor of a request.
@@ -80,6 +82,8 @@ pub(crate) enum Feature {
     LocalCache,
     /// Limits in envoyproxy/ratelimit's spelling.
     Reference,
+    /// Limits with `reserve: 0`.
+    Costs,
     Sliding,
     Buckets,
     StrictBuckets,
@@ -92,7 +96,7 @@ pub(crate) enum Feature {
 // === impl Feature ===
 
 impl Feature {
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::GiveBack,
         Self::NoHits,
         Self::OwnLimits,
@@ -102,6 +106,7 @@ impl Feature {
         Self::Together,
         Self::LocalCache,
         Self::Reference,
+        Self::Costs,
         Self::Sliding,
         Self::Buckets,
         Self::StrictBuckets,
@@ -128,6 +133,11 @@ fn drop_repeated(asks: &mut Vec<Ask>, keeps: impl Fn(&Ask, &Ask) -> bool) {
 // === impl Limit ===
 
 impl Limit {
+    /// A cost has no place in a strict bucket.
+    pub(crate) fn has_strict_bucket(&self) -> bool {
+        self.tiers.iter().any(|tier| tier.bucket().strict)
+    }
+
     pub(crate) fn policy(&self) -> OverLimitPolicy {
         if self.reference { OverLimitPolicy::Count } else { OverLimitPolicy::Ignore }
     }
@@ -218,7 +228,7 @@ impl Case {
                         let tiers = last[*key].tiers.iter().zip(limit.tiers.iter().cycle());
                         let tiers =
                             tiers.map(|(old, new)| Tier { requests: new.requests.max(1), ..old.clone() });
-                        *limit = Limit { tiers: tiers.collect(), reference: last[*key].reference };
+                        *limit = Limit { tiers: tiers.collect(), ..last[*key].clone() };
                         last[*key] = limit.clone();
                     }
                 }
@@ -226,6 +236,7 @@ impl Case {
             Feature::Together => self.together = false,
             Feature::LocalCache => self.local_cache = false,
             Feature::Reference => self.limits_mut(|limit| limit.reference = false),
+            Feature::Costs => self.limits_mut(|limit| limit.meters = false),
             Feature::Sliding => self.limits_mut(|limit| {
                 for tier in &mut limit.tiers {
                     if tier.algorithm == Algorithm::SlidingWindow {
@@ -349,7 +360,8 @@ impl fmt::Debug for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tiers: Vec<String> = self.tiers.iter().map(ToString::to_string).collect();
         let spelling = if self.reference { ", rejected hits count" } else { "" };
-        write!(f, "{}{spelling}", tiers.join("; "))
+        let costs = if self.meters { ", reserve: 0" } else { "" };
+        write!(f, "{}{spelling}{costs}", tiers.join("; "))
     }
 }
 

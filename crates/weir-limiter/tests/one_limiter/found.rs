@@ -13,7 +13,7 @@ fn tier(requests: u32, millis: u64, algorithm: Algorithm) -> Tier {
 
 /// Requests for one counter under `tiers`, each after a wait in milliseconds.
 fn case(tiers: Vec<Tier>, requests: &[(u64, u64, bool)]) -> Case {
-    let limit = Limit { tiers, reference: false };
+    let limit = Limit { tiers, reference: false, meters: false };
     let steps = requests.iter().flat_map(|(wait, hits, gives_back)| {
         let ask = Ask { key: 0, value: 0, hits: *hits, gives_back: *gives_back, own: None };
         [Step::Wait(Period::from_millis(*wait)), Step::Request(0, vec![ask])]
@@ -98,6 +98,7 @@ fn a_reload_that_adds_a_bucket_keeps_the_times_of_earlier_hits() {
         let added = Limit {
             tiers: vec![tier(1, 1_024, bucket(4)), Tier { requests: 2, ..window.clone() }],
             reference: false,
+            meters: false,
         };
         case.together = together;
         case.steps = vec![take(0), take(0), take(0), take(1), Step::Reload(0, added), take(0)];
@@ -117,7 +118,8 @@ fn with_own_limits(limit: Limit, own: Vec<Option<Limit>>) -> Case {
 
 #[test]
 fn a_limit_of_a_request_counts_the_hits_of_a_used_lease_as_of_their_use() {
-    let limit = Limit { tiers: vec![tier(3, 1_000, Algorithm::SlidingWindow)], reference: false };
+    let limit =
+        Limit { tiers: vec![tier(3, 1_000, Algorithm::SlidingWindow)], reference: false, meters: false };
     let case = with_own_limits(limit.clone(), vec![None, Some(limit)]);
     assert_eq!(run(&case, Mode::Coordinated(Coordination::Lease)), Ok(()));
 }
@@ -143,7 +145,7 @@ fn a_lease_that_ends_while_the_next_is_requested_counts_once() {
 #[test]
 fn hits_given_back_after_a_reload_that_removes_a_tier_follow_those_before_it() {
     let both = vec![tier(1, 1_024, bucket(1)), tier(1, 1_000, Algorithm::FixedWindow)];
-    let one = Limit { tiers: both[..1].to_vec(), reference: false };
+    let one = Limit { tiers: both[..1].to_vec(), reference: false, meters: false };
     let mut case = case(both, &[]);
     let ask = |gives_back| Ask { key: 0, value: 0, hits: 1, gives_back, own: None };
     case.steps = vec![
@@ -162,7 +164,11 @@ fn a_reload_that_adds_a_tier_which_rejects_leaves_no_lease_in_the_others() {
     let of_bucket = Tier { requests: 6, ..tier(6, 8_192, bucket(8)) };
     let mut case = case(vec![of_bucket.clone()], &[]);
     let take = |value, hits| Ask { key: 0, value, hits, gives_back: false, own: None };
-    let added = Limit { tiers: vec![of_bucket, tier(0, 1_000, Algorithm::SlidingWindow)], reference: false };
+    let added = Limit {
+        tiers: vec![of_bucket, tier(0, 1_000, Algorithm::SlidingWindow)],
+        reference: false,
+        meters: false,
+    };
     case.steps = vec![
         Step::Request(0, vec![take(1, 1)]),
         Step::Wait(Period::from_millis(500)),
@@ -187,7 +193,7 @@ fn hits_given_back_count_when_the_store_decides() {
         Step::Request(0, vec![take(1), take(1)]),
         Step::Request(0, vec![Ask { gives_back: true, ..take(1) }]),
         Step::Wait(Period::from_millis(1_998)),
-        Step::Reload(0, Limit { tiers: vec![Tier { requests: 2, ..slow }], reference: false }),
+        Step::Reload(0, Limit { tiers: vec![Tier { requests: 2, ..slow }], reference: false, meters: false }),
         Step::Request(0, vec![take(1)]),
     ];
     assert_eq!(run(&case, Mode::Coordinated(Coordination::Strict)), Ok(()));
@@ -196,7 +202,7 @@ fn hits_given_back_count_when_the_store_decides() {
 #[test]
 fn a_limit_of_a_request_leaves_the_times_of_leased_hits_in_other_tiers() {
     let hour = tier(1, 3_600_000, Algorithm::FixedWindow);
-    let own = Limit { tiers: vec![Tier { requests: 3, ..hour.clone() }], reference: false };
+    let own = Limit { tiers: vec![Tier { requests: 3, ..hour.clone() }], reference: false, meters: false };
     let sliding = Tier { algorithm: Algorithm::SlidingWindow, ..hour.clone() };
     let take = |hits| Ask { key: 0, value: 0, hits, gives_back: false, own: None };
     let mut case = case(vec![hour, sliding], &[]);
@@ -298,7 +304,7 @@ fn as_many_hits_taken_as_given_back_change_the_times_of_others() {
     let mut more = tiers;
     more.push(sliding(0, 60_000));
     let wait = || Step::Wait(Period::from_millis(1));
-    let reload = Step::Reload(0, Limit { tiers: more, reference: false });
+    let reload = Step::Reload(0, Limit { tiers: more, reference: false, meters: false });
     case.steps = vec![take(1), wait(), take(1), give_back(), reload, wait(), take(4)];
     assert_eq!(run(&case, Mode::Coordinated(Coordination::Interval)), Ok(()));
 }
@@ -324,7 +330,8 @@ fn what_is_given_back_beside_a_lease_of_an_ended_window_counts_nothing() {
 #[test]
 fn what_is_given_back_after_a_reload_in_an_outage_follows_what_was_taken_before_it() {
     let minute = tier(1, 60_000, Algorithm::FixedWindow);
-    let both = Limit { tiers: vec![tier(56, 1_024, bucket(1)), minute.clone()], reference: false };
+    let both =
+        Limit { tiers: vec![tier(56, 1_024, bucket(1)), minute.clone()], reference: false, meters: false };
     let ask =
         |hits, gives_back| Step::Request(0, vec![Ask { key: 0, value: 0, hits, gives_back, own: None }]);
     let mut case = case(vec![minute], &[]);
@@ -350,7 +357,7 @@ fn a_slow_disk_forgets_no_hits_that_count() {
 fn a_question_about_another_limit_does_not_stand_for_a_read() {
     let ask = |own| Ask { key: 0, value: 0, hits: 1, gives_back: false, own };
     let mut case = case(vec![tier(33, 60_000, Algorithm::SlidingWindow)], &[]);
-    let none = Limit { tiers: vec![tier(0, 1_000, Algorithm::FixedWindow)], reference: false };
+    let none = Limit { tiers: vec![tier(0, 1_000, Algorithm::FixedWindow)], reference: false, meters: false };
     case.instances = 3;
     case.steps = vec![
         Step::Request(0, vec![ask(None), ask(None)]),
@@ -363,7 +370,7 @@ fn a_question_about_another_limit_does_not_stand_for_a_read() {
 #[test]
 fn a_reply_about_another_limit_does_not_stand_for_a_read() {
     let fixed = |requests, millis| tier(requests, millis, Algorithm::FixedWindow);
-    let own = Limit { tiers: vec![fixed(103, 3_600_000)], reference: false };
+    let own = Limit { tiers: vec![fixed(103, 3_600_000)], reference: false, meters: false };
     let ask = |hits, gives_back, own| Ask { key: 0, value: 0, hits, gives_back, own };
     let mut case = case(vec![fixed(17, 1_000), fixed(3, 300_000), fixed(3, 3_600_000)], &[]);
     case.instances = 3;
@@ -380,7 +387,11 @@ fn a_reply_about_another_limit_does_not_stand_for_a_read() {
 fn a_read_beside_a_hold_leaves_the_exact_times_of_leased_hits() {
     let sliding = vec![tier(6, 2_000, Algorithm::SlidingWindow)];
     let own = |requests| {
-        Some(Limit { tiers: vec![tier(requests, 1_000, Algorithm::FixedWindow)], reference: false })
+        Some(Limit {
+            tiers: vec![tier(requests, 1_000, Algorithm::FixedWindow)],
+            reference: false,
+            meters: false,
+        })
     };
     let ask = |hits, gives_back, own| Ask { key: 0, value: 0, hits, gives_back, own };
     let mut case = case(sliding, &[]);
@@ -401,7 +412,7 @@ fn a_read_beside_a_hold_leaves_the_exact_times_of_leased_hits() {
 fn a_report_about_another_limit_leaves_the_exact_times_of_leased_hits() {
     let ask = |hits, gives_back, own| Ask { key: 0, value: 0, hits, gives_back, own };
     let mut case = case(vec![tier(1_486, 3_600_000, Algorithm::SlidingWindow)], &[]);
-    let none = Limit { tiers: vec![tier(0, 1_000, Algorithm::FixedWindow)], reference: false };
+    let none = Limit { tiers: vec![tier(0, 1_000, Algorithm::FixedWindow)], reference: false, meters: false };
     case.steps = vec![
         Step::Request(0, vec![ask(1, true, Some(none))]),
         Step::Request(0, vec![ask(6, false, None)]),
@@ -415,7 +426,7 @@ fn a_report_about_another_limit_leaves_the_exact_times_of_leased_hits() {
 fn a_request_with_another_limit_leaves_what_is_known_of_the_rules_tiers() {
     let ask = |value, hits, own| Ask { key: 0, value, hits, gives_back: false, own };
     let mut case = case(vec![tier(46, 8_192, bucket(12))], &[]);
-    let one = Limit { tiers: vec![tier(1, 1_000, Algorithm::FixedWindow)], reference: false };
+    let one = Limit { tiers: vec![tier(1, 1_000, Algorithm::FixedWindow)], reference: false, meters: false };
     case.together = true;
     case.local_cache = true;
     let wait = |millis| Step::Wait(Period::from_millis(millis));
@@ -435,7 +446,9 @@ fn a_request_with_another_limit_leaves_what_is_known_of_the_rules_tiers() {
 #[test]
 fn a_lease_after_an_outage_with_a_limit_of_a_request_reports_the_tier_with_the_least_left() {
     let fixed = |requests, millis| tier(requests, millis, Algorithm::FixedWindow);
-    let own = |requests, millis| Some(Limit { tiers: vec![fixed(requests, millis)], reference: false });
+    let own = |requests, millis| {
+        Some(Limit { tiers: vec![fixed(requests, millis)], reference: false, meters: false })
+    };
     let ask =
         |key, hits, gives_back, own| Step::Request(0, vec![Ask { key, value: 0, hits, gives_back, own }]);
     let mut case = case(vec![fixed(2, 1_000), fixed(2, 60_000)], &[]);

@@ -44,9 +44,10 @@ fn tier() -> impl Strategy<Value = Tier> {
 
 fn limit() -> impl Strategy<Value = Limit> {
     let tiers = prop_oneof![3 => vec(tier(), 1), 1 => vec(tier(), 2..4)];
-    (tiers, any::<bool>()).prop_map(|(tiers, reference)| {
-        let mut limit = Limit { tiers, reference: false };
+    (tiers, any::<bool>(), proptest::bool::weighted(0.3)).prop_map(|(tiers, reference, meters)| {
+        let mut limit = Limit { tiers, reference: false, meters };
         limit.drop_repeated();
+        limit.meters &= !limit.has_strict_bucket();
         limit.reference =
             reference && matches!(limit.tiers[..], [Tier { algorithm: Algorithm::FixedWindow, .. }]);
         limit
@@ -70,6 +71,7 @@ fn ask() -> impl Strategy<Value = Ask> {
                 algorithm: Algorithm::FixedWindow,
             }],
             reference: true,
+            meters: false,
         });
     let own = option::weighted(0.3, prop_oneof![4 => per_unit, 1 => limit()]);
     (0..KEYS.len(), 0..VALUES.len(), hits, proptest::bool::weighted(0.2), own).prop_map(
@@ -96,8 +98,9 @@ fn mixed(limit: &Limit, other: &Limit, chosen: u8) -> Limit {
     if kept.is_empty() {
         kept.clone_from(&other.tiers);
     }
-    let mut mixed = Limit { tiers: kept, reference: false };
+    let mut mixed = Limit { tiers: kept, reference: false, meters: other.meters };
     mixed.drop_repeated();
+    mixed.meters &= !mixed.has_strict_bucket();
     mixed
 }
 
@@ -142,6 +145,7 @@ pub(crate) fn cases(instances: usize, most: usize) -> impl Strategy<Value = Case
                     for ask in &mut asks {
                         if let Some(own) = &mut ask.own {
                             *own = mixed(&limits[ask.key], own, chosen);
+                            own.meters = false;
                         }
                     }
                     Step::Request(instance, asks)

@@ -9,6 +9,9 @@
 //!   can represent exactly, so the generator uses such periods for buckets.
 //! - Each value of a key, spelling, algorithm and period has one counter, whoever brings the limit: a rule, a reloaded
 //!   rule, or a request.
+//! - A limit with `reserve: 0` counts a cost, more than one hit, also above the limit; a bucket owes one burst at most.
+//!   What begins is rejected while nothing is left, and no rejected request counts. Costs, and hits given back to such a
+//!   limit, count in any request.
 //! - A changed limit applies to what is counted already. A bucket may be forgotten once it would be full by the limit
 //!   of its last change; what comes then is open, if its rate has been lowered since.
 
@@ -69,6 +72,19 @@ struct Group {
     hits: u64,
 }
 
+// === impl Check ===
+
+impl Check {
+    fn is_cost(&self) -> bool {
+        self.limit.meters && !self.gives_back && self.hits > 1
+    }
+
+    /// Whether it counts whatever becomes of the request.
+    fn stands(&self) -> bool {
+        self.is_cost() || self.limit.meters && self.gives_back
+    }
+}
+
 // === impl Model ===
 
 impl Model {
@@ -81,16 +97,26 @@ impl Model {
     /// Answers a request whose descriptors count all or none.
     pub(crate) fn answer_together(&mut self, checks: &[Check], now: Timestamp) -> Vec<Answer> {
         let now = now.as_nanos();
+        let stood: Vec<Option<Answer>> =
+            checks.iter().map(|check| check.stands().then(|| self.count(check, false, now))).collect();
         let before = self.clone();
-        let mut answers: Vec<Answer> = checks.iter().map(|check| self.count(check, false, now)).collect();
-        if answers.iter().any(|answer| answer.over) {
+        let others = checks.iter().zip(&stood);
+        let mut answers: Vec<Answer> = others
+            .map(|(check, stood)| stood.clone().unwrap_or_else(|| self.count(check, false, now)))
+            .collect();
+        let rejects =
+            |(check, answer): (&Check, &Answer)| answer.over && !(check.stands() && check.gives_back);
+        if checks.iter().zip(&answers).any(rejects) {
             *self = before;
-            for (check, answer) in checks.iter().zip(&mut answers) {
+            for ((check, answer), _) in
+                checks.iter().zip(&mut answers).zip(&stood).filter(|(_, stood)| stood.is_none())
+            {
                 *answer = if answer.over {
                     // a strict bucket notices the try
                     self.count(check, false, now)
                 } else {
-                    let looks = Check { hits: 0, gives_back: false, ..check.clone() };
+                    let limit = Limit { meters: false, ..check.limit.clone() };
+                    let looks = Check { hits: 0, gives_back: false, limit, ..check.clone() };
                     self.clone().count(&looks, false, now)
                 };
             }
@@ -136,11 +162,16 @@ impl Model {
             // the answer tells what is left then
             hits = 0;
         }
+        let counts_rejected = counts_rejected || check.is_cost();
+        let taken = hits;
+        if check.limit.meters && !check.gives_back {
+            hits = hits.max(1);
+        }
         let fits: Vec<bool> = each().map(|(tier, i)| counters[i].fits(tier, hits, now)).collect();
         let over = fits.contains(&false);
         for (tier, i) in each() {
             if !over || counts_rejected {
-                counters[i].take(tier, hits, now);
+                counters[i].take(tier, taken, now);
             } else if !fits[i] {
                 counters[i].reject(tier, now);
             }
@@ -263,7 +294,7 @@ impl Counter {
                 }
                 _ => groups.push(Group { first: now, last: now, hits }),
             },
-            Self::Bucket(level) => level.missing += u128::from(hits) * u128::from(tier.period.as_nanos()),
+            Self::Bucket(level) => level.take(tier, hits),
         }
     }
 

@@ -231,7 +231,7 @@ impl<'a, S: Store> Run<'a, S> {
         for limiter in &self.limiters {
             let nodes = KEYS.iter().zip(&self.limits).map(|(key, limit)| {
                 let tiers = RuleLimit::Tiers { tiers: limit.tiers(), over_limit_policy: limit.policy() };
-                let mut rule = Rule::new(tiers);
+                let mut rule = Rule { meters: limit.meters, ..Rule::new(tiers) };
                 if self.mode == Mode::Mixed {
                     rule.coordination.mode = Some(mixed_mode(limit));
                 }
@@ -280,7 +280,7 @@ impl<'a, S: Store> Run<'a, S> {
         } else {
             let mut expected = Vec::new();
             for (i, (check, own)) in checks.iter().zip(&got).enumerate() {
-                let counts_rejected = check.limit.reference && !self.case.together;
+                let counts_rejected = check.limit.reference && !check.limit.meters && !self.case.together;
                 let decides_in_store = self.decides_in_store(&asks[i]);
                 let is_restarted = decides_in_store && self.is_restarted_later(i, checks, &got);
                 let knows_less = decides_in_store && self.knows_less_of_returns(i, checks);

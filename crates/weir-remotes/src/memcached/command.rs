@@ -89,7 +89,7 @@ impl MemcachedCommand {
         for run in &self.exchange.runs {
             let hits = run.all_hits().min(MAX_HITS);
             match run.direction {
-                Direction::Take => add = add.saturating_add(hits),
+                Direction::Take | Direction::Look => add = add.saturating_add(hits),
                 Direction::GiveBack => {
                     commands.extend(self.add(std::mem::take(&mut add)));
                     commands.push(MetaCommand::subtract(&self.counter.key, hits));

@@ -118,7 +118,7 @@ pub(super) fn argument(
     for run in runs {
         pack(&mut packed, [count(run.hits), run.tries.into()]);
         packed.push(match run.direction {
-            Direction::Take => run.counts_rejected.into(),
+            Direction::Take | Direction::Look => run.counts_rejected.into(),
             Direction::GiveBack => 2,
         });
     }

@@ -228,7 +228,7 @@ end
 function bucket.load(tier, text)
   -- small enough that rounding does not matter, large enough that all sums are exact
   tier.unit = tier.burst < 1048576 and 2147483648.0 or 1048576.0
-  -- the debt of hits that were admitted elsewhere is at most one burst
+  -- the debt of hits that were admitted elsewhere, or count although they were rejected, is at most one burst
   tier.most = math.min(2 * tier.burst, 4294967295)
   tier.linger, tier.kept_as_of, tier.kept = BUCKET_LINGER, 0, 0
   if text then
@@ -252,7 +252,7 @@ end
 
 function bucket.take(tier, n)
   if n > 0 then
-    keep(tier, tier.as_of, tier.taken + n)
+    keep(tier, tier.as_of, math.min(tier.taken + n, tier.most))
     tier.taken, tier.idle = tier.kept, false
   end
 end

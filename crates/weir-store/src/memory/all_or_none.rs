@@ -11,7 +11,7 @@ use super::{
     shard::{CheckStates, Shard, TakeRequest},
 };
 use crate::{Decisions, places_by_counter};
-use weir_limit::{Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Timestamp};
+use weir_limit::{Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Scope, Timestamp};
 
 /// Up to so many checks are decided exactly, under locks taken together. A larger request takes hits group by group:
 /// until it gives them back after a rejection, they may reject others. So may hits of a pool, locked for each check.
@@ -31,14 +31,29 @@ pub(super) struct LockedShards<'a, N: Notes> {
 }
 
 impl<N: Notes> MemoryStore<N> {
-    /// Decides one check after the other, and undoes all if one is over its limit.
-    pub(super) fn decide_together(&self, checks: &[LimitCheck<'_>], now: Timestamp) -> Decisions {
+    /// Decides checks of which some [stand](LimitCheck::stands): these first, and the others beside them.
+    #[cold]
+    pub(super) fn decide_beside_standing(&self, checks: &[LimitCheck<'_>], now: Timestamp) -> Decisions {
+        let (mut first, mut others) = (Vec::new(), Vec::new());
+        for check in checks {
+            if check.stands() { &mut first } else { &mut others }.push(check.copied());
+        }
+        let stood = self.decide_by_counter(&first, now);
+        let over = first.iter().zip(&stood).any(|(check, decision)| check.is_cost() && decision.over);
+        let decided = self.decide_together(&others, over, now);
+        let (mut stood, mut decided) = (stood.into_iter(), decided.into_iter());
+        let next = |check: &LimitCheck<'_>| if check.stands() { stood.next() } else { decided.next() };
+        checks.iter().filter_map(next).collect()
+    }
+
+    /// Decides one check after the other, and undoes all if one is over its limit, or the request is `over` already.
+    pub(super) fn decide_together(&self, checks: &[LimitCheck<'_>], over: bool, now: Timestamp) -> Decisions {
         let groups: SmallVec<[&[LimitCheck<'_>]; 1]> = checks.chunks(GROUP).collect();
         // a single group keeps its locks
         let mut only = None;
         // with what each check took of its pool
         let mut undos: SmallVec<[(Undo, i64); 4]> = SmallVec::new();
-        let (mut decisions, mut over) = (Decisions::new(), false);
+        let (mut decisions, mut over) = (Decisions::new(), over);
         for group in &groups {
             let mut locked = self.lock_all(group);
             for check in *group {
@@ -110,7 +125,8 @@ impl<N: Notes> MemoryStore<N> {
             for i in places {
                 let check = &checks[i];
                 let shard = locked.of(self.index(check.key));
-                decided.push((i, self.decide_locked(shard, check, check.over_limit_policy(), true, now).0));
+                let policy = check.over_limit_policy_in(Scope::Descriptor);
+                decided.push((i, self.decide_locked(shard, check, policy, true, now).0));
             }
         }
         decided.sort_unstable_by_key(|(i, _)| *i);
@@ -171,7 +187,7 @@ mod tests {
     use super::*;
     use weir_limit::{
         Algorithm, AlgorithmKind, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Period, Request,
-        Rule, RuleNode, RuleSet, Scope, Tier, Values,
+        Rule, RuleNode, RuleSet, Tier, Values,
     };
 
     const CHECKS: usize = 100;

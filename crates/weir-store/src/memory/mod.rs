@@ -184,12 +184,15 @@ impl<N: Notes> MemoryStore<N> {
             return decisions;
         }
         match scope {
-            Scope::Request => decisions = self.decide_together(checks, now),
+            Scope::Request if checks.iter().any(LimitCheck::stands) => {
+                decisions = self.decide_beside_standing(checks, now);
+            }
+            Scope::Request => decisions = self.decide_together(checks, false, now),
             Scope::Descriptor if has_repeated(checks) => decisions = self.decide_by_counter(checks, now),
             // pushed one by one: `collect` costs as much as a decision
             Scope::Descriptor => {
                 for check in checks {
-                    decisions.push(self.decide_by(check, check.over_limit_policy(), now));
+                    decisions.push(self.decide_by(check, check.over_limit_policy_in(scope), now));
                 }
             }
         }
@@ -227,7 +230,7 @@ impl<N: Notes> MemoryStore<N> {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     fn take_in_place(&self, request: &TakeRequest<'_>, must_fit: bool, now: Timestamp) -> Option<Decision> {
-        if N::NOTED || request.direction == Direction::GiveBack {
+        if N::NOTED || request.direction != Direction::Take {
             return None;
         }
         brief_lock::lock(&self.shards[self.index(request.key)]).take_in_place(request, must_fit, now)

@@ -83,8 +83,13 @@ fn a_hit_that_was_admitted_while_its_try_was_on_its_way_counts_once() {
             fixture.wait(millis(10));
             assert!(fixture.counter.talk.give_up(id, Some(Hits(5))), "it was sent");
             let (instances, now) = (fixture.instances, fixture.now);
-            let decision =
-                fixture.counter.among(instances).count_fallback(Direction::Take, Hits(5), false, now);
+            let decision = fixture.counter.among(instances).count_fallback(
+                Direction::Take,
+                OverLimitPolicy::Ignore,
+                Hits(5),
+                false,
+                now,
+            );
             assert!(!decision.over);
             let sent = SentTry { generation: fixture.counter.generation().0, id };
             fixture.counter.note_answer(Delivery::OnWay(sent), Hits(5), now);

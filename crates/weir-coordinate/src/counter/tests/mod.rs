@@ -72,7 +72,8 @@ impl LocalCounter {
 }
 
 const fn taking(hits: u64) -> DecisionRequest {
-    DecisionRequest { direction: Direction::Take, hits: Hits(hits), policy: OverLimitPolicy::Ignore }
+    let (direction, policy) = (Direction::Take, OverLimitPolicy::Ignore);
+    DecisionRequest { direction, hits: Hits(hits), policy, is_cost: false }
 }
 
 fn link(instances: usize, now: Timestamp) -> Link {

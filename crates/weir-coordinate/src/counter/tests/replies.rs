@@ -24,7 +24,13 @@ fn leave(fixture: &mut Fixture, (id, outcome): (u32, PendingOutcome), hits: u64,
     if is_admitted {
         let (instances, now) = (fixture.instances, fixture.now);
         let sent = SentTry { generation: fixture.counter.generation().0, id };
-        fixture.counter.among(instances).count_fallback(Direction::Take, Hits(hits), false, now);
+        fixture.counter.among(instances).count_fallback(
+            Direction::Take,
+            OverLimitPolicy::Ignore,
+            Hits(hits),
+            false,
+            now,
+        );
         fixture.counter.note_answer(Delivery::OnWay(sent), Hits(hits), now);
     }
 }
