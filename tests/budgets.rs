@@ -257,3 +257,40 @@ async fn callers_that_give_back_and_count_in_one_request_never_exceed_the_limit(
         }
     }
 }
+
+/// What tells a user of a rule that loses its costs.
+// the clients' tasks must run while the test waits for a weir to stop
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_cost_is_counted_and_logged_once_with_what_to_write() {
+    let data = tempfile::tempdir().expect("a directory");
+    let disk = [("BACKEND_TYPE", "disk"), ("WEIR_DATA_DIR", data.path().to_str().expect("a plain path"))];
+    for variables in [&[][..], &disk] {
+        let mut weirs = Weirs::start(1, rules(&SPELLINGS, ""), variables).await;
+        for (domain, spelling) in [("each", "fixed"), ("together", "unit"), ("each", "unit")] {
+            let budget = weirs.budget(domain, spelling, "auto");
+            // a request whose hits are all known at once
+            assert!(!budget.count(0, 1_400).await);
+        }
+        for (domain, spelling) in [("each", "fixed"), ("together", "unit"), ("each", "unit")] {
+            let budget = weirs.budget(domain, spelling, "auto");
+            for _ in 0..2 {
+                budget.count(0, 0).await;
+                budget.count(0, 1_400).await;
+            }
+        }
+        for (domain, key) in [("each", "fixed_auto"), ("together", "unit_auto")] {
+            let series = format!("weir_hits_cost_lost_total{{domain=\"{domain}\",key1=\"{key}\"}}");
+            assert_eq!(weir_metric(&weirs.serving[0], &series), 2_800, "{series}");
+        }
+        let counted = "weir_hits_cost_lost_total{domain=\"each\",key1=\"unit_auto\"}";
+        assert_eq!(weir_metric(&weirs.serving[0], counted), 0, "its costs count");
+        let weir = weirs.serving.remove(0);
+        weir.signal("TERM");
+        let (status, output) = weir.ended();
+        assert!(status.success(), "{output}");
+        let lines: Vec<&str> = output.lines().filter(|line| line.contains("'reserve: 0'")).collect();
+        assert_eq!(lines.len(), 2, "{output}");
+        assert!(lines[0].contains("rule=each.fixed_auto") && lines[0].contains("each.yaml:"), "{output}");
+        assert!(lines[1].contains("rule=together.unit_auto") && lines[1].contains("hits=1400"), "{output}");
+    }
+}

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    checks::{duplicates, hidden, ineffective},
+    checks::{duplicates, hidden, ineffective, unmetered},
     compile::{Declared, compile},
     documents::{self, Document, DocumentContent},
     encoding::decode,
@@ -236,6 +236,7 @@ impl FileReading {
             });
             ineffective::warn(domain, report);
             hidden::warn(domain, report);
+            unmetered::warn(domain, report);
         }
         self.report.finish().map(|warnings| Loaded {
             domains: self.domains,

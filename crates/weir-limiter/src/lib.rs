@@ -12,6 +12,7 @@
 
 mod acquire;
 mod asking;
+mod costs;
 mod did_you_mean;
 mod key;
 mod key_text;
@@ -361,6 +362,9 @@ impl<S: Store> Limiter<S> {
         } else {
             return None;
         };
+        if limit.hits != Hits(1) {
+            costs::note(loaded, limit.rule, limit.hits, &decision, policy);
+        }
         let made = self.counts_of(&taken, &decision, limit.rule.shadow_mode());
         if limit.rule.has_dynamic_stats() {
             let add = |stats: &RuleStats| stats.add(made);
@@ -543,6 +547,12 @@ impl<S: Store> Limiter<S> {
     fn record_check(&self, loaded: &LoadedRules, check: &LimitCheck<'_>, decision: &Decision, scope: Scope) {
         let policy = check.over_limit_policy_in(scope);
         let taken = TakeRequest::new(check.key, check.tiers(), policy, check.hits);
+        if let Some(rule) = check.rule.compiled()
+            && check.hits != Hits(1)
+            && !check.rule.meters()
+        {
+            costs::note(loaded, rule, check.hits, decision, policy);
+        }
         let made = self.counts_of(&taken, decision, check.rule.shadow_mode());
         self.with_stats(loaded, check, check.hits, |stats| {
             stats.add(made);

@@ -1,6 +1,12 @@
 //! The stats of one rule.
 
-use std::sync::Arc;
+use std::{
+    fmt::Display,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use super::{counter::Counter, sharded::Sharded};
 
@@ -16,6 +22,9 @@ pub struct RuleStats {
     counters: Sharded<OwnCounts>,
     /// Shared by all threads, as few requests count here.
     rare: RareCounters,
+    /// Whether requests of no hits were decided: their costs may follow.
+    begins_with_none: AtomicBool,
+    has_lost: AtomicBool,
 }
 
 /// Declares counts of hits, what each means, and their counters.
@@ -87,6 +96,7 @@ counts! {
         over_without_store: "Hits past the limit that were rejected because the store did not reply.",
         returned: "Hits of the rule that callers gave back.",
         return_denied: "Hits that callers would have given back, had the rule not denied it.",
+        cost_lost: "Hits of costs that were rejected, and so not counted: the rule has no reserve.",
     }
 }
 
@@ -101,12 +111,17 @@ pub struct OwnCounts {
 
 impl RuleStats {
     pub(super) fn new(name: Arc<[Box<str>]>) -> Self {
-        Self { name, is_declared: true, counters: Sharded::default(), rare: RareCounters::default() }
+        Self::of(name, true, Sharded::default())
     }
 
     /// Makes stats for one of the many names that callers create: all threads share their counters.
     pub(super) fn dynamic(name: Arc<[Box<str>]>) -> Self {
-        Self { name, is_declared: false, counters: Sharded::single(), rare: RareCounters::default() }
+        Self::of(name, false, Sharded::single())
+    }
+
+    fn of(name: Arc<[Box<str>]>, is_declared: bool, counters: Sharded<OwnCounts>) -> Self {
+        let (begins_with_none, has_lost) = Default::default();
+        Self { name, is_declared, counters, rare: RareCounters::default(), begins_with_none, has_lost }
     }
 
     /// Returns the name's parts: the domain, then the steps below it. Never empty.
@@ -147,6 +162,30 @@ impl RuleStats {
     #[cold]
     pub fn add_rare(&self, counts: RareCounts) {
         self.rare.add(counts);
+    }
+
+    /// Notes that a request of no hits was decided.
+    pub fn note_none(&self) {
+        // a write would take the cache line from other cores
+        if !self.begins_with_none.load(Ordering::Relaxed) {
+            self.begins_with_none.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Adds the `hits` of a rejected request that do not count, if they may be the cost of one of no hits. The first ones
+    /// are logged; the rule is declared at `origin`.
+    pub fn lose_cost(&self, hits: u64, origin: &dyn Display) {
+        if !self.begins_with_none.load(Ordering::Relaxed) {
+            return;
+        }
+        self.rare.cost_lost.add(hits);
+        if !self.has_lost.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                rule = %self.name.join("."), at = %origin, hits,
+                "a cost above the rest of the limit was rejected, so it does not count, and requests of 0 hits pass as \
+                 before; write 'reserve: 0' in this rate_limit (weir_hits_cost_lost_total counts such hits)"
+            );
+        }
     }
 
     /// Returns the current counts of hits that few requests have.

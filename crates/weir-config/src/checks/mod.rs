@@ -6,4 +6,5 @@ pub(super) mod foreign;
 pub(super) mod hidden;
 pub(super) mod ineffective;
 pub(super) mod redundant_tiers;
+pub(super) mod unmetered;
 pub(super) mod unshared;
