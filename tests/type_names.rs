@@ -7,7 +7,7 @@ use std::{
 };
 
 /// The names that several crates may define: each is read beside the name of its crate or module.
-const SEVERAL: [&str; 17] = [
+const SEVERAL: [&str; 15] = [
     "AcquireError",
     "Auth",
     "Bucket",
@@ -17,13 +17,11 @@ const SEVERAL: [&str; 17] = [
     "Key",
     "Limiter",
     "Outcome",
-    "Place",
     "Rejection",
     "Rules",
     "Series",
     "Server",
     "Service",
-    "Urgency",
     "Value",
 ];
 

@@ -41,7 +41,7 @@ impl ShareWork {
         let (members, name) = name.strip_prefix("sixteen_").map_or((1_000, name), |name| (16, name));
         let sharing = Arc::new(Sharing { max_members: 1_024, ..Sharing::default() });
         let rule = PoolRule { capacity: CAPACITY, cycle: CYCLE, sharing: &sharing };
-        let mut pool = Pool::beside();
+        let mut pool = Pool::concurrent();
         let mut at = 1_000_000_000;
         for step in 0..25 {
             at += 500;

@@ -44,8 +44,8 @@ impl Remote for ScriptedStore {
     async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
         let now = self.clock.now();
         let reply = |command: &Command| {
-            let Exchange { runs, hold, .. } = &command.exchange;
-            let granted = hold.map_or(0, |hold| hold.want);
+            let Exchange { runs, lease, .. } = &command.exchange;
+            let granted = lease.map_or(0, |lease| lease.want);
             let taken = runs.iter().map(|run| run.tries).collect();
             let counters = command.target.tiers.iter().map(|tier| {
                 let mut state = CounterState::unused(tier, now);

@@ -9,7 +9,7 @@ use weir_disk::DiskStore;
 use weir_limit::{
     Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, SharedCounts, Timestamp,
     line::Estimate,
-    part::Place,
+    part::InstanceRank,
     request_bucket::{BucketName, BucketReply, BucketRequest},
 };
 use weir_observe::{Metric, Source};
@@ -104,8 +104,8 @@ impl Store for AnyStore {
         with_any!(self, store => Store::wait_room(store))
     }
 
-    fn place(&self, check: &LimitCheck<'_>) -> Place {
-        with_any!(self, store => store.place(check))
+    fn instance_rank(&self, check: &LimitCheck<'_>) -> InstanceRank {
+        with_any!(self, store => store.instance_rank(check))
     }
 
     fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {

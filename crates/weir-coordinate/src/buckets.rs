@@ -4,7 +4,7 @@
 use smallvec::smallvec;
 use tokio::time::Instant;
 
-use super::{Coordinated, counter::Asks};
+use super::{Coordinated, counter::TryKind};
 use weir_limit::{
     Bucket, Direction, Entry, Hits, LimitCheck, OverLimitPolicy, Period, Refill, RuleRef, RuntimeLimit,
     Scope, Tier, Timestamp,
@@ -72,7 +72,7 @@ pub(super) async fn decide_paced<R: Remote>(
     };
     let decision = if reads {
         let until = Instant::now() + store.client.settings.budget.into();
-        let asked = store.ask(&check, Asks::Look, until).await;
+        let asked = store.ask(&check, TryKind::Look, until).await;
         // without a reply, this instance's estimate has to do
         asked.map_or_else(|_| store.look(&check, Hits(0), now), |tried| tried.decision)
     } else {

@@ -10,14 +10,14 @@ use super::{
     Coordinated,
     buckets::{self, STEPS, UNKNOWN_PACE},
     client::{Delivery, StoreTime},
-    counter::{Asks, DecisionRequest, Group, LocalCounter, TryOutcome, TryVerdict, reservation},
+    counter::{DecisionRequest, Group, LocalCounter, TryKind, TryOutcome, TryVerdict, reservation},
     table::Waiting,
 };
 use weir_limit::{
     Basis, Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, OnStoreFailure, OverLimitPolicy,
     Period, Reservation, ReservationRequest, Scope, SharedCounts, Timestamp, capacity,
     line::Estimate,
-    part::Place,
+    part::InstanceRank,
     request_bucket::{BucketName, BucketReply, BucketRequest},
 };
 use weir_observe::DecisionRecord;
@@ -25,12 +25,16 @@ use weir_store::{Decisions, MemoryStore, Store, StoreError, TakeOptions, has_rep
 
 const NO_REPLY: &str = "no reply within WEIR_DECISION_BUDGET or the timeout of the caller";
 
-/// A decision that needed no wait, or what it waits for: the store decides.
-pub(super) type DecisionStep = Result<TryVerdict, Waiting>;
+/// What a check has at once.
+pub(super) enum DecisionStep {
+    Decided(TryVerdict),
+    /// The store decides.
+    Waits(Waiting),
+}
 
-/// A request that is being decided. All of its waits end together, however many there are.
+/// What the decisions of one request have in common: all of their waits end together, however many there are.
 #[derive(Clone, Copy)]
-pub(super) struct Turn<'a> {
+pub(super) struct DecisionContext<'a> {
     /// On this instance's clock.
     pub(super) now: Timestamp,
     pub(super) until: Instant,
@@ -64,10 +68,10 @@ impl<R: Remote> Store for Coordinated<R> {
         (self.client.requested_mode(check) == Coordination::Local).then(|| self.memory())
     }
 
-    fn place(&self, check: &LimitCheck<'_>) -> Place {
+    fn instance_rank(&self, check: &LimitCheck<'_>) -> InstanceRank {
         // nobody else asks for this instance's part
         let is_part = self.client.requested_mode(check) == Coordination::Split;
-        if is_part { Place::ALONE } else { self.client.membership.numbers().place }
+        if is_part { InstanceRank::ALONE } else { self.client.membership.numbers().rank }
     }
 
     fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {
@@ -103,7 +107,7 @@ impl<R: Remote> Store for Coordinated<R> {
             Some(Some(reservation)) => return Ok(reservation),
             Some(None) => {}
         }
-        Ok(match self.ask(check, Asks::Reserve(request), Instant::now() + patience.into()).await {
+        Ok(match self.ask(check, TryKind::Reserve(request), Instant::now() + patience.into()).await {
             Ok(TryVerdict { decision, at, reserved: hits, .. }) => {
                 reservation(check.tiers(), hits, decision, request.hold, (at, now))
             }
@@ -227,29 +231,38 @@ impl<R: Remote> Coordinated<R> {
         }
         if !has_pools && let [check] = checks {
             let step = match self.step(check, scope, now, record) {
-                Ok(made) => return smallvec![made.decision],
-                waiting => waiting,
+                DecisionStep::Decided(made) => return smallvec![made.decision],
+                waits => waits,
             };
-            return smallvec![self.finish(check, step, self.turn(now, options)).await.decision];
+            return smallvec![self.finish(check, step, self.context(now, options)).await.decision];
         }
         if has_pools || scope == Scope::Request || has_repeated(checks) {
             // boxed to keep the future of all other requests small
-            return Box::pin(self.take_units(checks, scope, self.turn(now, options))).await;
+            return Box::pin(self.take_units(checks, scope, self.context(now, options))).await;
         }
         let steps: SmallVec<[DecisionStep; 2]> =
             checks.iter().map(|check| self.step(check, scope, now, record)).collect();
-        if steps.iter().all(Result::is_ok) {
-            return steps.iter().flatten().map(|made| made.decision).collect();
+        let decided = steps.iter().map_while(|step| match step {
+            DecisionStep::Decided(made) => Some(made.decision),
+            DecisionStep::Waits(_) => None,
+        });
+        let decided: Decisions = decided.collect();
+        if decided.len() == steps.len() {
+            return decided;
         }
-        let turn = self.turn(now, options);
-        let made = checks.iter().zip(steps).map(|(check, step)| self.finish(check, step, turn));
+        let context = self.context(now, options);
+        let made = checks.iter().zip(steps).map(|(check, step)| self.finish(check, step, context));
         join_all(made).await.into_iter().map(|made| made.decision).collect()
     }
 
     /// Waits end after [`TakeOptions::wait`], or after `WEIR_DECISION_BUDGET` if that is shorter.
-    pub(super) fn turn<'a>(&self, now: Timestamp, TakeOptions { record, wait }: TakeOptions<'a>) -> Turn<'a> {
+    pub(super) fn context<'a>(
+        &self,
+        now: Timestamp,
+        TakeOptions { record, wait }: TakeOptions<'a>,
+    ) -> DecisionContext<'a> {
         let budget = Duration::from(self.client.settings.budget);
-        Turn { now, until: Instant::now() + wait.map_or(budget, |wait| wait.min(budget)), record }
+        DecisionContext { now, until: Instant::now() + wait.map_or(budget, |wait| wait.min(budget)), record }
     }
 
     /// `act` gets the counter of `check` on the way to the store, and its mode. None if this instance counts
@@ -283,7 +296,7 @@ impl<R: Remote> Coordinated<R> {
             record_mode(record, mode);
             self.decide_on(counter, mode, check, scope, time)
         });
-        step.unwrap_or_else(|| Ok(self.own.decide(&[check], scope, now, record)[0]))
+        step.unwrap_or_else(|| DecisionStep::Decided(self.own.decide(&[check], scope, now, record)[0]))
     }
 
     /// As [`Coordinated::step`], for the first of `checks` of one unit, and those that can be decided with it, so that no
@@ -292,9 +305,9 @@ impl<R: Remote> Coordinated<R> {
         &self,
         checks: &[&LimitCheck<'_>],
         scope: Scope,
-        turn: Turn<'_>,
+        context: DecisionContext<'_>,
     ) -> SmallVec<[DecisionStep; 2]> {
-        let Turn { now, record, .. } = turn;
+        let DecisionContext { now, record, .. } = context;
         if let [check] = checks {
             return smallvec![self.step(check, scope, now, record)];
         }
@@ -313,14 +326,15 @@ impl<R: Remote> Coordinated<R> {
                     let ask = |asked| Waiting::ask((key, &mut *counter), asked, group);
                     let waiting: Option<SmallVec<[Waiting; 2]>> = tries.into_iter().map(ask).collect();
                     if let Some(waiting) = waiting {
-                        return waiting.into_iter().map(Err).collect();
+                        return waiting.into_iter().map(DecisionStep::Waits).collect();
                     }
                 }
-                let may_reject = all_or_none && !(mode.leases() && counter.talk.is_overtaken());
+                let may_reject = all_or_none && !(mode.leases() && counter.traffic.is_overtaken());
                 let rejected = if may_reject { counter.reject_together(&asks, time.now) } else { None };
                 if let Some(rejected) = rejected {
                     let step = |decision| {
-                        Ok(TryVerdict { is_counted: false, ..TryVerdict::new(decision, time.now) })
+                        let verdict = TryVerdict::new(decision, time.now);
+                        DecisionStep::Decided(TryVerdict { is_counted: false, ..verdict })
                     };
                     return rejected.into_iter().map(step).collect();
                 }
@@ -328,13 +342,16 @@ impl<R: Remote> Coordinated<R> {
             let mut steps = SmallVec::new();
             for check in checks {
                 steps.push(self.decide_on((key, &mut *counter), mode, check, scope, time));
-                if mode.leases() && steps.last().is_some_and(Result::is_err) {
+                if mode.leases() && matches!(steps.last(), Some(DecisionStep::Waits(_))) {
                     break;
                 }
             }
             steps
         });
-        steps.unwrap_or_else(|| self.own.decide(checks, scope, now, record).into_iter().map(Ok).collect())
+        steps.unwrap_or_else(|| {
+            let decided = self.own.decide(checks, scope, now, record);
+            decided.into_iter().map(DecisionStep::Decided).collect()
+        })
     }
 
     #[inline]
@@ -353,7 +370,7 @@ impl<R: Remote> Coordinated<R> {
         let asks = match counter.decide(mode, ask, &link, is_away) {
             Ok((decision, how)) => {
                 self.client.metrics.of(how).add(1);
-                return Ok(TryVerdict::new(decision, time.now));
+                return DecisionStep::Decided(TryVerdict::new(decision, time.now));
             }
             Err(asks) => asks,
         };
@@ -361,9 +378,9 @@ impl<R: Remote> Coordinated<R> {
         if let Some(waiting) =
             asks.and_then(|asks| Waiting::ask((key, &mut *counter), (ask.hits, asks), None))
         {
-            return Err(waiting);
+            return DecisionStep::Waits(waiting);
         }
-        Ok(self.decide_without_store(counter, check, Delivery::NotApplied, time.now))
+        DecisionStep::Decided(self.decide_without_store(counter, check, Delivery::NotApplied, time.now))
     }
 
     /// The decision is over the limit if `hits` do not fit by what this instance knows.
@@ -380,10 +397,10 @@ impl<R: Remote> Coordinated<R> {
         &self,
         check: &LimitCheck<'_>,
         scope: Scope,
-        turn: Turn<'_>,
+        context: DecisionContext<'_>,
     ) -> TryVerdict {
-        let step = self.step(check, scope, turn.now, turn.record);
-        self.finish(check, step, turn).await
+        let step = self.step(check, scope, context.now, context.record);
+        self.finish(check, step, context).await
     }
 
     #[expect(
@@ -394,22 +411,22 @@ impl<R: Remote> Coordinated<R> {
         &self,
         check: &LimitCheck<'_>,
         step: DecisionStep,
-        turn: Turn<'_>,
+        context: DecisionContext<'_>,
     ) -> impl Future<Output = TryVerdict> {
         async move {
             let waiting = match step {
-                Ok(made) => return made,
-                Err(waiting) => waiting,
+                DecisionStep::Decided(made) => return made,
+                DecisionStep::Waits(waiting) => waiting,
             };
             let commands = waiting.commands;
-            let outcome = self.table.outcome(waiting, turn.until);
-            match recorded(turn, commands, pin!(outcome)).await {
+            let outcome = self.table.outcome(waiting, context.until);
+            match recorded(context, commands, pin!(outcome)).await {
                 Ok(verdict) => {
                     self.client.metrics.decisions.waited.add(1);
                     verdict
                 }
                 Err(delivery) => {
-                    let at = self.client.time_at(self.client.local_time_since(turn.now)).now;
+                    let at = self.client.time_at(self.client.local_time_since(context.now)).now;
                     self.table.with_counter(check, at, |_, counter| {
                         self.decide_without_store(counter, check, delivery, at)
                     })
@@ -419,9 +436,9 @@ impl<R: Remote> Coordinated<R> {
     }
 
     /// Asks for what is no decision, of a node that replies.
-    pub(super) async fn ask(&self, check: &LimitCheck<'_>, asks: Asks, until: Instant) -> TryOutcome {
+    pub(super) async fn ask(&self, check: &LimitCheck<'_>, asks: TryKind, until: Instant) -> TryOutcome {
         let at = self.client.time().now;
-        let hits = if let Asks::Reserve(request) = asks { request.fit(Hits(u64::MAX)) } else { Hits(0) };
+        let hits = if let TryKind::Reserve(request) = asks { request.fit(Hits(u64::MAX)) } else { Hits(0) };
         let waiting = self.shared(check, at, |(key, counter), _| {
             let is_away = self.client.is_unavailable_for(&counter.target, at);
             if is_away { None } else { Waiting::ask((key, counter), (hits, asks), None) }
@@ -499,14 +516,14 @@ impl<R: Remote> Coordinated<R> {
 
 /// `call` sends `commands`, and those that it records itself.
 pub(super) async fn recorded<T>(
-    turn: Turn<'_>,
+    context: DecisionContext<'_>,
     commands: u32,
     call: impl Future<Output = Result<T, Delivery>> + Unpin,
 ) -> Result<T, Delivery> {
-    let Some(record) = turn.record else { return call.await };
+    let Some(record) = context.record else { return call.await };
     let begun = std::time::Instant::now();
     let outcome = call.await;
-    let failure = if Instant::now() < turn.until { "the call failed" } else { NO_REPLY };
+    let failure = if Instant::now() < context.until { "the call failed" } else { NO_REPLY };
     record.add_commands(commands);
     record.add_wait(begun, outcome.is_err().then_some(failure));
     outcome

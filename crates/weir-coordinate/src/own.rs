@@ -62,8 +62,8 @@ impl<R: Remote> OwnCounters<R> {
         let parts: SmallVec<[LimitCheck<'_>; 1]> = checks.iter().map(|check| own.of(check)).collect();
         let decisions = self.memory.decide(&parts, scope, own.at);
         let is_counted = scope != Scope::Request || !decisions.iter().any(|decision| decision.over);
-        let told = |decision| TryVerdict { is_counted, ..TryVerdict::new(own.report(decision), own.at) };
-        decisions.into_iter().map(told).collect()
+        let verdict = |decision| TryVerdict { is_counted, ..TryVerdict::new(own.report(decision), own.at) };
+        decisions.into_iter().map(verdict).collect()
     }
 
     pub(super) fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {

@@ -13,8 +13,8 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{
     Coordinated,
-    counter::{Asks, DecisionRequest, TryVerdict},
-    modes::{Turn, recorded},
+    counter::{DecisionRequest, TryKind, TryVerdict},
+    modes::{DecisionContext, recorded},
 };
 use weir_limit::{
     Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope, Timestamp,
@@ -30,7 +30,7 @@ impl<R: Remote> Coordinated<R> {
         &self,
         checks: &[LimitCheck<'_>],
         scope: Scope,
-        turn: Turn<'_>,
+        context: DecisionContext<'_>,
     ) -> Decisions {
         let all_or_none = scope == Scope::Request;
         let places = places_by_counter(checks);
@@ -44,7 +44,7 @@ impl<R: Remote> Coordinated<R> {
         let in_commands = of_limits.flat_map(|of_limit| of_limit.chunks(Exchange::MAX_RUNS));
         let units = in_commands.map(|places| {
             let unit: SmallVec<[&LimitCheck<'_>; 2]> = places.iter().map(|place| &checks[*place]).collect();
-            let rank = if all_or_none && !stands(&unit) { self.rank(&unit, turn.now) } else { 0 };
+            let rank = if all_or_none && !stands(&unit) { self.rank(&unit, context.now) } else { 0 };
             (unit, rank, None::<SmallVec<[TryVerdict; 2]>>)
         });
         let (mut units, mut over): (Vec<_>, bool) = (units.collect(), false);
@@ -52,7 +52,7 @@ impl<R: Remote> Coordinated<R> {
             let due = units.iter_mut().filter(|(_, rank, _)| *rank == due && !over);
             let taken = due.map(async |(unit, _, made)| {
                 let scope = if stands(unit) { Scope::Descriptor } else { scope };
-                *made = Some(self.take_unit(unit, scope, turn).await);
+                *made = Some(self.take_unit(unit, scope, context).await);
             });
             join_all(taken).await;
             // of a counter that is above its limit nevertheless, hits may be given back
@@ -66,20 +66,20 @@ impl<R: Remote> Coordinated<R> {
             units.iter().flat_map(|(.., made)| made).flatten().any(|made| made.decision.is_cached());
         // what other instances have used of the rest; if the cache rejects, no command is sent for an answer that stays
         let read = units.iter().filter(|(.., made)| made.is_none() && !is_cached).map(async |(unit, ..)| {
-            let at = self.client.time_at(turn.now).now;
+            let at = self.client.time_at(context.now).now;
             if self.shared(unit[0], at, |_, mode| mode).is_some_and(Coordination::asks_always) {
                 // a failure leaves the estimate as it is
-                let _ = recorded(turn, 1, pin!(self.ask(unit[0], Asks::Look, turn.until))).await;
+                let _ = recorded(context, 1, pin!(self.ask(unit[0], TryKind::Look, context.until))).await;
             }
         });
         join_all(read).await;
         let decided = units.into_iter().flat_map(|(unit, _, made)| -> Decisions {
             match made {
                 Some(made) if over && !stands(&unit) => {
-                    unit.iter().zip(made).map(|(check, made)| self.undo(check, made, turn)).collect()
+                    unit.iter().zip(made).map(|(check, made)| self.undo(check, made, context)).collect()
                 }
                 Some(made) => made.into_iter().map(|made| made.decision).collect(),
-                None => unit.iter().map(|check| self.stand(check, turn.now)).collect(),
+                None => unit.iter().map(|check| self.stand(check, context.now)).collect(),
             }
         });
         let mut decisions: Decisions = smallvec![Decision::unknown(Period::default()); checks.len()];
@@ -93,7 +93,7 @@ impl<R: Remote> Coordinated<R> {
         &self,
         unit: &[&LimitCheck<'_>],
         scope: Scope,
-        mut turn: Turn<'_>,
+        mut context: DecisionContext<'_>,
     ) -> SmallVec<[TryVerdict; 2]> {
         let mut all = SmallVec::new();
         while all.len() < unit.len() {
@@ -102,18 +102,18 @@ impl<R: Remote> Coordinated<R> {
                 let is_over =
                     all.iter().any(|made: &TryVerdict| made.decision.over) && scope == Scope::Request;
                 all.push(if is_over {
-                    let looked = self.look_shared(&member, rest[0], rest[0].hits, turn.now);
-                    TryVerdict { is_counted: false, ..TryVerdict::new(looked, turn.now) }
+                    let looked = self.look_shared(&member, rest[0], rest[0].hits, context.now);
+                    TryVerdict { is_counted: false, ..TryVerdict::new(looked, context.now) }
                 } else {
-                    self.take_shared(&member, rest[0], turn).await
+                    self.take_shared(&member, rest[0], context).await
                 });
-                turn.now = self.client.local_time_since(turn.now);
+                context.now = self.client.local_time_since(context.now);
                 continue;
             }
-            let steps = self.steps(rest, scope, turn);
-            let made = rest.iter().zip(steps).map(|(check, step)| self.finish(check, step, turn));
+            let steps = self.steps(rest, scope, context);
+            let made = rest.iter().zip(steps).map(|(check, step)| self.finish(check, step, context));
             all.extend(join_all(made).await);
-            turn.now = self.client.local_time_since(turn.now);
+            context.now = self.client.local_time_since(context.now);
         }
         all
     }
@@ -157,14 +157,19 @@ impl<R: Remote> Coordinated<R> {
     }
 
     /// Gives hits back, because another check of the request was rejected. Returns how the counter stands then.
-    pub(super) fn undo(&self, check: &LimitCheck<'_>, made: TryVerdict, turn: Turn<'_>) -> Decision {
+    pub(super) fn undo(
+        &self,
+        check: &LimitCheck<'_>,
+        made: TryVerdict,
+        context: DecisionContext<'_>,
+    ) -> Decision {
         let TryVerdict { decision, fallback, at, is_counted, .. } = made;
         if decision.over || check.hits == Hits(0) {
             return decision;
         }
         if let Some(member) = self.pool_member(check) {
             if is_counted && check.direction == Direction::Take {
-                self.undo_shared(&member, check, made, turn);
+                self.undo_shared(&member, check, made, context);
             }
         } else if is_counted {
             let undone = self.shared(check, at, |(_, counter), _| match (check.direction, fallback) {
@@ -186,6 +191,6 @@ impl<R: Remote> Coordinated<R> {
                 self.own.give_back(check, at);
             }
         }
-        self.look(check, Hits(0), turn.now)
+        self.look(check, Hits(0), context.now)
     }
 }

@@ -54,9 +54,9 @@ impl Remote for EmptyStore {
     async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
         let now = self.clock.now();
         let reply = |command: &Command| {
-            let Exchange { reports, runs, hold, .. } = &command.exchange;
+            let Exchange { reports, runs, lease, .. } = &command.exchange;
             let taken = runs.iter().map(|run| run.tries).collect();
-            let granted = hold.map_or(0, |hold| hold.want);
+            let granted = lease.map_or(0, |lease| lease.want);
             let hits = command.exchange.tried() + granted;
             self.granted.fetch_add(u32::from(hits > 0), Ordering::Relaxed);
             let counters = command.target.tiers.iter().map(|tier| {

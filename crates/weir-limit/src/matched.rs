@@ -71,7 +71,7 @@ pub enum RuleRef<'a> {
     /// A configured rule.
     Compiled(&'a CompiledRule),
     /// The tiers of a configured rule beside its pool.
-    Beside(&'a CompiledRule),
+    OwnTiers(&'a CompiledRule),
     /// The limit in the shadow of a configured rule: it is counted, and never rejects.
     Shadow(&'a CompiledRule),
     /// A limit that came with the request.
@@ -167,7 +167,7 @@ impl<'a> Matched<'a> {
             RuleRef::Compiled(rule) if rule.limit == Limit::Unlimited => {
                 return DescriptorMatch::Unlimited(rule);
             }
-            RuleRef::Compiled(rule) | RuleRef::Beside(rule) | RuleRef::Shadow(rule) => {
+            RuleRef::Compiled(rule) | RuleRef::OwnTiers(rule) | RuleRef::Shadow(rule) => {
                 (rule.counter_key(&keys, entries), rule.pool_key(&keys, entries).map(Box::new))
             }
             RuleRef::Override(_) | RuleRef::Part(_) => (keys.key(entries, |_| None).of_request(), None),
@@ -330,7 +330,7 @@ impl LimitCheck<'_> {
         match &self.rule {
             RuleRef::Compiled(rule) => rule.shared_tiers.clone(),
             RuleRef::Shadow(rule) => rule.shadow_tiers.clone().unwrap_or_else(|| rule.shared_tiers.clone()),
-            RuleRef::Beside(_) | RuleRef::Override(_) | RuleRef::Part(_) => {
+            RuleRef::OwnTiers(_) | RuleRef::Override(_) | RuleRef::Part(_) => {
                 self.tiers().iter().cloned().collect()
             }
         }
@@ -374,11 +374,11 @@ impl LimitCheck<'_> {
 
     /// Returns the check of `hits` in the tiers beside the pool, if there are any.
     #[must_use]
-    pub fn beside(&self, hits: Hits) -> Option<LimitCheck<'_>> {
+    pub fn of_own_tiers(&self, hits: Hits) -> Option<LimitCheck<'_>> {
         let RuleRef::Compiled(rule) = self.rule else { return None };
         let has_tiers = self.pool.is_some() && !self.own_tiers().is_empty();
         has_tiers.then_some(LimitCheck {
-            rule: RuleRef::Beside(rule),
+            rule: RuleRef::OwnTiers(rule),
             domain: self.domain,
             entries: self.entries,
             key: self.key,
@@ -393,7 +393,7 @@ impl LimitCheck<'_> {
     pub fn sharing(&self) -> Option<&Arc<Sharing>> {
         match &self.rule {
             RuleRef::Compiled(rule) => rule.sharing(),
-            RuleRef::Beside(_) | RuleRef::Shadow(_) | RuleRef::Override(_) | RuleRef::Part(_) => None,
+            RuleRef::OwnTiers(_) | RuleRef::Shadow(_) | RuleRef::Override(_) | RuleRef::Part(_) => None,
         }
     }
 
@@ -432,7 +432,7 @@ impl<'a> RuleRef<'a> {
     pub fn tiers(&self) -> &[Tier] {
         match self {
             Self::Compiled(rule) => rule.limit.tiers(),
-            Self::Beside(rule) => rule.limit.tiers().get(1..).unwrap_or_default(),
+            Self::OwnTiers(rule) => rule.limit.tiers().get(1..).unwrap_or_default(),
             Self::Shadow(rule) => rule.shadow().map(Limit::tiers).unwrap_or_default(),
             Self::Override(limit) => limit.tiers(),
             Self::Part(part) => &part.tiers,
@@ -444,7 +444,7 @@ impl<'a> RuleRef<'a> {
     #[must_use]
     pub fn over_limit_policy(&self) -> OverLimitPolicy {
         match self {
-            Self::Compiled(rule) | Self::Beside(rule) => rule.limit.over_limit_policy(),
+            Self::Compiled(rule) | Self::OwnTiers(rule) => rule.limit.over_limit_policy(),
             Self::Shadow(rule) => rule.shadow().map_or(OverLimitPolicy::Ignore, Limit::over_limit_policy),
             Self::Override(limit) => limit.over_limit_policy(),
             Self::Part(part) => part.of.over_limit_policy(),
@@ -455,7 +455,7 @@ impl<'a> RuleRef<'a> {
     #[must_use]
     pub fn meters(&self) -> bool {
         match self {
-            Self::Compiled(rule) | Self::Beside(rule) | Self::Shadow(rule) => rule.meters(),
+            Self::Compiled(rule) | Self::OwnTiers(rule) | Self::Shadow(rule) => rule.meters(),
             Self::Override(_) => false,
             Self::Part(part) => part.of.meters(),
         }
@@ -474,7 +474,7 @@ impl<'a> RuleRef<'a> {
     #[must_use]
     pub fn shadow_mode(&self) -> bool {
         match self {
-            Self::Compiled(rule) | Self::Beside(rule) => rule.shadow_mode,
+            Self::Compiled(rule) | Self::OwnTiers(rule) => rule.shadow_mode,
             Self::Shadow(_) => true,
             Self::Override(_) => false,
             Self::Part(part) => part.of.shadow_mode(),
@@ -485,7 +485,7 @@ impl<'a> RuleRef<'a> {
     #[must_use]
     pub fn quota_mode(&self) -> bool {
         match self {
-            Self::Compiled(rule) | Self::Beside(rule) => rule.quota_mode,
+            Self::Compiled(rule) | Self::OwnTiers(rule) => rule.quota_mode,
             Self::Part(part) => part.of.quota_mode(),
             Self::Shadow(_) | Self::Override(_) => false,
         }
@@ -495,7 +495,7 @@ impl<'a> RuleRef<'a> {
     #[must_use]
     pub fn compiled(&self) -> Option<&'a CompiledRule> {
         match self {
-            Self::Compiled(rule) | Self::Beside(rule) | Self::Shadow(rule) => Some(rule),
+            Self::Compiled(rule) | Self::OwnTiers(rule) | Self::Shadow(rule) => Some(rule),
             Self::Override(_) => None,
             Self::Part(part) => part.of.compiled(),
         }

@@ -13,22 +13,22 @@ use super::{
 /// The number of instances that is assumed while nothing is known of them. Each then has a hundredth of a limit.
 pub const UNKNOWN_INSTANCES: NonZeroU16 = NonZeroU16::new(100).expect("not zero");
 
-/// The place of an instance among those that share a store.
+/// The rank of an instance among those that share a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct InstanceRank {
     /// The number of instances, this one included.
     pub instances: NonZeroU32,
     /// The index of this instance, below their number. None if it is not known.
     pub rank: Option<u32>,
 }
 
-// === impl Place ===
+// === impl InstanceRank ===
 
-impl Place {
-    /// The place of an instance that is alone.
+impl InstanceRank {
+    /// The rank of an instance that is alone.
     pub const ALONE: Self = Self { instances: NonZeroU32::MIN, rank: Some(0) };
 
-    /// Creates the place of one of `instances`, at least one. A `rank` that there cannot be is not known.
+    /// Creates the rank of one of `instances`, at least one. A `rank` that there cannot be is not known.
     #[must_use]
     pub fn among(instances: usize, rank: Option<u32>) -> Self {
         let instances = u32::try_from(instances).unwrap_or(u32::MAX);
@@ -84,9 +84,9 @@ mod tests {
 
     #[test]
     fn a_rank_is_below_the_number_of_instances() {
-        assert_eq!(Place::among(0, Some(0)), Place::ALONE);
-        assert_eq!(Place::among(3, Some(3)).rank, None);
-        assert_eq!(Place::among(3, Some(2)).rank, Some(2));
+        assert_eq!(InstanceRank::among(0, Some(0)), InstanceRank::ALONE);
+        assert_eq!(InstanceRank::among(3, Some(3)).rank, None);
+        assert_eq!(InstanceRank::among(3, Some(2)).rank, Some(2));
     }
 
     #[test]

@@ -220,8 +220,8 @@ impl<S: Store> Limiter<S> {
             }
             opening = decision.reset;
         }
-        let (estimate, place) = (self.estimate(check, now), self.store.place(check));
-        Ok(match self.asking.enter(check, call.left(now), (estimate, opening), place, now) {
+        let (estimate, rank) = (self.estimate(check, now), self.store.instance_rank(check));
+        Ok(match self.asking.enter(check, call.left(now), (estimate, opening), rank, now) {
             Ok(ticket) => {
                 let promised = Some(Receipt::of_store(check, now));
                 self.waits(&*self.asking, ticket, promised, &loaded)

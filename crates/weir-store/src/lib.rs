@@ -34,7 +34,7 @@ use weir_limit::{
     CounterKey, Decision, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, SharedCounts,
     Timestamp,
     line::Estimate,
-    part::Place,
+    part::InstanceRank,
     request_bucket::{BucketName, BucketReply, BucketRequest},
 };
 use weir_observe::DecisionRecord;
@@ -154,9 +154,9 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Returns the place of this instance among those that ask this store for hits of `check`. By default it is alone.
-    fn place(&self, check: &LimitCheck<'_>) -> Place {
+    fn instance_rank(&self, check: &LimitCheck<'_>) -> InstanceRank {
         let _ = check;
-        Place::ALONE
+        InstanceRank::ALONE
     }
 
     /// Returns what is known here of the counters of `check`, which are elsewhere. None if that is nothing.

@@ -4,8 +4,8 @@
 //! The number of all members and pools is bounded: beyond the bound, the pool that was used the longest ago is dropped,
 //! with all that it does beside decisions.
 //!
-//! Shares of many members are computed [beside](Beside) decisions, from a copy of the pool: a decision finds them due,
-//! and goes on with those in force.
+//! A [`JobRunner`] computes the shares of many members beside decisions, from a copy of the pool: a decision finds them
+//! due, and goes on with those in force.
 
 use std::{
     collections::BTreeMap,
@@ -55,11 +55,11 @@ pub trait Pooled {
 pub(super) type PoolJob = Box<dyn FnOnce() + Send>;
 
 /// Runs jobs beside the decisions.
-pub struct Beside(Box<dyn Fn(PoolJob) + Send + Sync>);
+pub struct JobRunner(Box<dyn Fn(PoolJob) + Send + Sync>);
 
-// === impl Beside ===
+// === impl JobRunner ===
 
-impl Beside {
+impl JobRunner {
     /// `run` runs a job.
     pub fn new(run: impl Fn(PoolJob) + Send + Sync + 'static) -> Self {
         Self(Box::new(run))
@@ -80,9 +80,9 @@ impl Beside {
     }
 }
 
-impl fmt::Debug for Beside {
+impl fmt::Debug for JobRunner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Beside")
+        f.write_str("JobRunner")
     }
 }
 
@@ -103,7 +103,7 @@ pub struct Pools<P> {
     /// Each pool counts as [`Pooled::SIZE`] more.
     max_members: usize,
     evicted: AtomicU64,
-    beside: Beside,
+    runner: JobRunner,
     reported: Mutex<Reported>,
 }
 
@@ -150,14 +150,14 @@ pub struct PoolSlot<P> {
 impl<P: Pooled + Send + 'static> Pools<P> {
     /// A table of about `max_counters` counters.
     #[must_use]
-    pub fn new(max_counters: usize, beside: Beside) -> Self {
+    pub fn new(max_counters: usize, runner: JobRunner) -> Self {
         Self {
             tables: (0..TABLES).map(|_| Mutex::default()).collect(),
             members: AtomicUsize::new(0),
             slots: AtomicUsize::new(0),
             max_members: (max_counters / COUNTERS_PER_MEMBER).max(MAX_MEMBERS as usize + P::SIZE),
             evicted: AtomicU64::new(0),
-            beside,
+            runner,
             reported: Mutex::default(),
         }
     }
@@ -217,7 +217,7 @@ impl<P: Pooled + Send + 'static> Pools<P> {
         };
         if is_due && !slot.is_queued.swap(true, Ordering::Relaxed) {
             let slot = Arc::clone(slot);
-            (self.beside.0)(Box::new(move || slot.compute_shares(Computation::run)));
+            (self.runner.0)(Box::new(move || slot.compute_shares(Computation::run)));
         }
         if has_more && self.is_full(self.slots.load(Ordering::Relaxed)) {
             self.evict(slot.key);

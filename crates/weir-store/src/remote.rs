@@ -109,7 +109,7 @@ pub struct Members {
 
 /// Who waits for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Urgency {
+pub enum CallPriority {
     /// A decision.
     Decision,
     /// No decision.
@@ -125,25 +125,25 @@ pub struct StoreNode(pub u64);
 pub struct Command {
     /// The counters.
     pub target: Arc<Target>,
-    /// Now, on the store's clock as far as known. Selects the windows of tries and a hold, unless others are open.
+    /// Now, on the store's clock as far as known. Selects the windows of tries and a lease, unless others are open.
     pub at: Timestamp,
     /// What the store does.
     pub exchange: Exchange,
 }
 
-/// One command, carried out on all tiers or none: what has happened, then tries of waiting decisions, then a hold.
+/// One command, carried out on all tiers or none: what has happened, then tries of waiting decisions, then a lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exchange {
     /// Oldest first, at most [`Exchange::MAX_REPORTS`]. A fixed window counts each in the window of its [`Report::at`],
     /// even if that has ended. In the format of envoyproxy/ratelimit windows may be on different servers: then all
-    /// reports must be of one window, that of [`Command::at`] if there are runs or a hold.
+    /// reports must be of one window, that of [`Command::at`] if there are runs or a lease.
     pub reports: SmallVec<[Report; 1]>,
     /// The tries, at most [`Exchange::MAX_RUNS`] runs.
     pub runs: SmallVec<[Run; 1]>,
     /// Whether the runs change nothing if a try is rejected.
     pub all_or_none: bool,
     /// Hits to take in advance.
-    pub hold: Option<Hold>,
+    pub lease: Option<LeaseRequest>,
     /// A number from 1 to 2^48 - 1 that no other counter has, of this or another instance, or zero if the store need not
     /// know the sender again.
     pub writer: u64,
@@ -165,13 +165,13 @@ pub struct Run {
 
 /// As many hits in advance as all tiers admit, up to `want`; none if fewer than `least` fit. Rejected hits never count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hold {
+pub struct LeaseRequest {
     /// The fewest hits that are of use, at least 1.
     pub least: u64,
     /// The most hits that are wanted.
     pub want: u64,
     /// The time within which they must be used. A sliding window counts them as of its end.
-    pub time: Period,
+    pub hold: Period,
 }
 
 /// Some of the tiers of a target, by their places in it. A place from 32 on is never among them.
@@ -217,13 +217,13 @@ const MAX_AHEAD: Period = Period::from_secs(1);
 /// The reply to one command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
-    /// The hits that are held: none, or between those of the [`Hold`].
+    /// The hits that are leased: none, or between those of the [`LeaseRequest`].
     pub granted: u64,
     /// The number of tries that were admitted, for each run.
     pub taken: SmallVec<[u32; 1]>,
     /// The store's clock at the command, if known. Of replies about one target the later one has the later counters.
     pub at: Option<Timestamp>,
-    /// The counters after the reports, before the runs and the hold, one for each tier, on the store's clock: so the sender
+    /// The counters after the reports, before the runs and the lease, one for each tier, on the store's clock: so the sender
     /// can repeat what has been decided.
     pub counters: SmallVec<[CounterState; 1]>,
     /// The sliding windows and buckets that the [writer](Exchange::writer) has changed last, as of before the command.
@@ -351,16 +351,16 @@ impl Exchange {
         Self { runs: smallvec![run], ..Self::default() }
     }
 
-    /// Creates one that only holds hits.
+    /// Creates one that only leases hits.
     #[must_use]
-    pub fn of_hold(hold: Hold) -> Self {
-        Self { hold: Some(hold), ..Self::default() }
+    pub fn of_lease(lease: LeaseRequest) -> Self {
+        Self { lease: Some(lease), ..Self::default() }
     }
 
     /// Returns whether it decides something, so that it is about the open windows.
     #[must_use]
     pub fn decides(&self) -> bool {
-        !self.runs.is_empty() || self.hold.is_some()
+        !self.runs.is_empty() || self.lease.is_some()
     }
 
     /// Returns the hits of all tries that take some.

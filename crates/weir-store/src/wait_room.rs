@@ -10,7 +10,7 @@ use std::{
 
 use weir_limit::{
     CounterKey, Period, Timestamp,
-    line::{Answer, Place, Rejection},
+    line::{Answer, QueuePosition, Rejection},
 };
 use weir_observe::Metric;
 
@@ -40,14 +40,14 @@ pub struct WaitRoom {
     left: AtomicU64,
 }
 
-/// A place in a line of callers.
+/// A position in a line of callers.
 #[derive(Debug)]
-#[must_use = "a place that nobody polls or leaves stays taken"]
+#[must_use = "a position that nobody polls or leaves stays taken"]
 pub struct Ticket {
     /// The counters that the line waits for.
     pub key: CounterKey,
-    /// The place in the line.
-    pub place: Place,
+    /// The position in the line.
+    pub position: QueuePosition,
 }
 
 /// Lines of callers, one for each key.
@@ -55,7 +55,7 @@ pub trait WaitingLines: Sync {
     /// Returns the answer to the caller at `ticket`, once; or has `waker` woken when there is one.
     fn poll_place(&self, ticket: &Ticket, waker: &Waker) -> Poll<Answer>;
 
-    /// Gives the place of `ticket` up, and the hits that were taken for it meanwhile.
+    /// Gives the position of `ticket` up, and the hits that were taken for it meanwhile.
     fn leave(&self, ticket: Ticket, now: Timestamp);
 }
 

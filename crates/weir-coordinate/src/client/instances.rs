@@ -19,7 +19,7 @@ use super::StoreClient;
 use crate::CoordinationSettings;
 use weir_limit::{
     OnStoreFailure, Period, Timestamp,
-    part::{Place, UNKNOWN_INSTANCES},
+    part::{InstanceRank, UNKNOWN_INSTANCES},
 };
 use weir_store::remote::{Command, Exchange, Heartbeat, Members, Remote};
 
@@ -53,7 +53,7 @@ pub(crate) struct InstanceNumbers {
     /// When the last heartbeat with a reply was sent; before the first one, when this instance began.
     heard: Timestamp,
     period: Period,
-    pub(crate) place: Place,
+    pub(crate) rank: InstanceRank,
 }
 
 /// Sends heartbeats until this instance leaves. The store removes an instance after two missed ones.
@@ -101,7 +101,14 @@ impl Membership {
 impl InstanceNumbers {
     fn new(period: Period, now: Timestamp) -> Self {
         let begins = now.after(NEWCOMER);
-        Self { counting: Vec::new(), begins, begins_anew: begins, heard: now, period, place: Place::ALONE }
+        Self {
+            counting: Vec::new(),
+            begins,
+            begins_anew: begins,
+            heard: now,
+            period,
+            rank: InstanceRank::ALONE,
+        }
     }
 
     /// Returns whether a newcomer that this instance has not heard of may have a part.
@@ -121,10 +128,10 @@ impl InstanceNumbers {
         counting.max().unwrap_or(UNKNOWN_INSTANCES.into())
     }
 
-    /// `place` is the reply to a heartbeat of the instant `sent`. Both instants are on the store's clock.
-    pub(super) fn follow(&mut self, place: Place, sent: Timestamp, now: Timestamp) {
-        let (number, newcomer) = (place.instances, now.after(NEWCOMER));
-        self.place = place;
+    /// `rank` is the reply to a heartbeat of the instant `sent`. Both instants are on the store's clock.
+    pub(super) fn follow(&mut self, rank: InstanceRank, sent: Timestamp, now: Timestamp) {
+        let (number, newcomer) = (rank.instances, now.after(NEWCOMER));
+        self.rank = rank;
         let last = self.counting.last().map(|(_, number)| *number);
         if last.is_none() {
             self.begins = newcomer;
@@ -170,7 +177,7 @@ impl<R: Remote> StoreClient<R> {
         // by the earliest instant at which it can have been sent
         let earliest = sent.now.before(sent.latest.since(sent.now));
         let mut numbers = InstanceNumbers::clone(&membership.numbers());
-        numbers.follow(Place::among(instances, rank), earliest, now);
+        numbers.follow(InstanceRank::among(instances, rank), earliest, now);
         let largest = numbers.largest(now, Timestamp::from_nanos(u64::MAX)).get();
         membership.instances.store(largest as usize, Ordering::Relaxed);
         membership.numbers.store(Arc::new(numbers));

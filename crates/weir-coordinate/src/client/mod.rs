@@ -35,7 +35,7 @@ use weir_limit::{Capabilities, Coordination, LimitCheck, OnStoreFailure, Period,
 use weir_store::{
     clock::{Clock, Reading},
     pool_command::{PoolCommand, PoolReply},
-    remote::{Command, Remote, RemoteError, Replies, Reply, StoreNode, Target, Urgency},
+    remote::{CallPriority, Command, Remote, RemoteError, Replies, Reply, StoreNode, Target},
 };
 
 /// The shortest silence that opens a breaker. A lost packet or a fork delays a healthy Redis for less.
@@ -198,13 +198,13 @@ impl<R: Remote> StoreClient<R> {
         &self,
         node: StoreNode,
         commands: Vec<Command>,
-        urgency: Urgency,
+        priority: CallPriority,
         silent: impl FnMut(),
     ) -> (Result<Replies, RemoteError>, Timestamp) {
         let (count, about) = (commands.len(), (Arc::clone(&commands[0].target), commands[0].at));
-        let call = match urgency {
-            Urgency::Decision => Either::Left(self.remote.call(commands)),
-            Urgency::Background => Either::Right(self.remote.call_in_background(commands)),
+        let call = match priority {
+            CallPriority::Decision => Either::Left(self.remote.call(commands)),
+            CallPriority::Background => Either::Right(self.remote.call_in_background(commands)),
         };
         self.measured(node, &about, count, call, |replies| replies.now, silent).await
     }
@@ -274,8 +274,8 @@ impl<R: Remote> StoreClient<R> {
             if let Ok(reply) = timeout(RECHECK.into(), &mut call).await {
                 return reply;
             }
-            let heard = self.breaker.replied_at(node).map_or(sent, |at| at.max(sent));
-            if heard.elapsed() >= Duration::from(SILENCE.max(self.round_trip() * 2)) {
+            let replied_at = self.breaker.replied_at(node).map_or(sent, |at| at.max(sent));
+            if replied_at.elapsed() >= Duration::from(SILENCE.max(self.round_trip() * 2)) {
                 self.breaker.record_failures(node, about, OPENS);
             }
             if self.breaker.is_open_for(node) {

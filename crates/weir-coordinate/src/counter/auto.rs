@@ -58,7 +58,7 @@ impl Switch {
         // the store has counted the hits from before the lease was requested, and that has been known for a moment
         let is_known = |at| now.since(at) > SETTLED_AFTER + round_trip;
         let is_counted =
-            counter.ledger.admitted() == 0 && counter.heard.last_reply_at().is_some_and(is_known);
+            counter.ledger.admitted() == 0 && counter.last_reply.last_reply_at().is_some_and(is_known);
         (is_exact && (!is_in_burst || is_counted)).then_some(Self::Large)
     }
 }
@@ -80,7 +80,7 @@ pub(super) fn is_burst(
     // the time within which these hits were taken. A reply does not count those that were taken while it was on its way,
     // or had to wait for the reply before it
     let first = counter.ledger.unacknowledged().first().map_or(Timestamp::default(), |delta| delta.at);
-    let last_reply_at = counter.heard.last_reply_at();
+    let last_reply_at = counter.last_reply.last_reply_at();
     let since = last_reply_at.map_or(Period::default(), |at| now.since(at.max(first)));
     own > counter.demand.in_the_next(since + round_trip * 2, now).saturating_mul(TIMES_EXPECTED)
 }

@@ -4,10 +4,10 @@ use smallvec::SmallVec;
 
 use super::{
     LocalCounter, all_ended, fits,
-    ledger::{HeldLease, PendingDelta},
+    ledger::{Lease, PendingDelta},
     longest_pause, negative, positive, remaining,
     schedule::longest_silence,
-    talk::{Asks, Try, TryVerdict},
+    traffic::{Try, TryKind, TryVerdict},
 };
 use crate::client::Link;
 use weir_limit::{
@@ -36,7 +36,7 @@ enum PolicyAnswer {
     Spend,
     Reject(Denial),
     /// The store decides.
-    Wait(Asks),
+    Wait(TryKind),
 }
 
 /// Why hits are rejected without the store.
@@ -107,26 +107,30 @@ impl LocalCounter {
             Coordination::Lease | Coordination::Strict if ask.direction == Direction::GiveBack => {
                 PolicyAnswer::Count
             }
-            Coordination::Lease | Coordination::Strict if ask.takes_none() => PolicyAnswer::Wait(Asks::Look),
+            Coordination::Lease | Coordination::Strict if ask.takes_none() => {
+                PolicyAnswer::Wait(TryKind::Look)
+            }
             // whether or not it fits, it counts in the store before it is answered
             Coordination::Lease | Coordination::Strict
                 if ask.is_cost && (self.ledger.leased() < ask.hits.0 || !self.fits(ask.hits, now)) =>
             {
-                PolicyAnswer::Wait(Asks::Take(ask.policy))
+                PolicyAnswer::Wait(TryKind::Take(ask.policy))
             }
             // an estimate that may have what the store holds for this instance rejects nothing
-            Coordination::Lease if !self.fits(ask.hits, now) && self.talk.is_overtaken() => {
-                PolicyAnswer::Wait(Asks::Lease(ask.policy))
+            Coordination::Lease if !self.fits(ask.hits, now) && self.traffic.is_overtaken() => {
+                PolicyAnswer::Wait(TryKind::Lease(ask.policy))
             }
             Coordination::Lease if !self.fits(ask.hits, now) => PolicyAnswer::Reject(Denial::Estimate),
             Coordination::Lease if self.ledger.leased() >= ask.hits.0 => PolicyAnswer::Spend,
             Coordination::Lease if self.is_denied(now) => PolicyAnswer::Reject(Denial::Pause),
-            Coordination::Lease => PolicyAnswer::Wait(Asks::Lease(ask.policy)),
+            Coordination::Lease => PolicyAnswer::Wait(TryKind::Lease(ask.policy)),
             Coordination::Strict if link.local_cache && self.is_cached(now) => {
                 PolicyAnswer::Reject(Denial::Cached)
             }
-            Coordination::Strict => PolicyAnswer::Wait(Asks::Take(ask.policy)),
-            _ => PolicyAnswer::Count,
+            Coordination::Strict => PolicyAnswer::Wait(TryKind::Take(ask.policy)),
+            Coordination::Auto | Coordination::Interval | Coordination::Local | Coordination::Split => {
+                PolicyAnswer::Count
+            }
         }
     }
 
@@ -145,7 +149,7 @@ impl LocalCounter {
         ask: &DecisionRequest,
         link: &Link,
         is_away: bool,
-    ) -> Result<(Decision, How), Option<Asks>> {
+    ) -> Result<(Decision, How), Option<TryKind>> {
         let now = link.time.now;
         let &DecisionRequest { direction, hits, policy, .. } = ask;
         if direction == Direction::Take && !mode.asks_always() && hits > Hits(0) {
@@ -157,7 +161,7 @@ impl LocalCounter {
                 let decision = self.spend(policy, hits, now);
                 // the next lease has to arrive before this one is used up
                 if !is_away && self.runs_low(link.round_trip * 2, now) {
-                    self.talk.open().wants_lease = true;
+                    self.traffic.open().wants_lease = true;
                 }
                 Ok((decision, How::Spent))
             }
@@ -187,7 +191,7 @@ impl LocalCounter {
         asks: &[DecisionRequest],
         all_or_none: bool,
         now: Timestamp,
-    ) -> Option<SmallVec<[(Hits, Asks); 2]>> {
+    ) -> Option<SmallVec<[(Hits, TryKind); 2]>> {
         let gives_back = |ask: &DecisionRequest| ask.direction == Direction::GiveBack;
         let taken = || asks.iter().filter(|ask| ask.direction == Direction::Take);
         let is_asked = mode.asks_always()
@@ -202,12 +206,12 @@ impl LocalCounter {
         }
         let tries = asks.iter().map(|&DecisionRequest { direction, hits, policy, .. }| {
             let asks = match direction {
-                _ if hits == Hits(0) => Asks::Look,
-                Direction::Look => Asks::Look,
-                Direction::GiveBack => Asks::GiveBack(now),
-                Direction::Take => Asks::Take(policy),
+                _ if hits == Hits(0) => TryKind::Look,
+                Direction::Look => TryKind::Look,
+                Direction::GiveBack => TryKind::GiveBack(now),
+                Direction::Take => TryKind::Take(policy),
             };
-            if !mode.asks_always() && matches!(asks, Asks::Take(_)) {
+            if !mode.asks_always() && matches!(asks, TryKind::Take(_)) {
                 self.record_demand(hits, now);
             }
             (hits, asks)
@@ -267,7 +271,7 @@ impl LocalCounter {
         };
         let decision = self.until_pause_ends(decision, now);
         if self.ends_pause(now) {
-            self.talk.open().wants_lease = true;
+            self.traffic.open().wants_lease = true;
         }
         if !self.is_denied(now) {
             self.look_for_returned(now);
@@ -341,15 +345,15 @@ impl LocalCounter {
             return;
         }
         let mut delta = PendingDelta::of(negative(hits.0), now);
-        let counts = |lease: &&HeldLease| !all_ended(&self.target.tiers, lease.granted_at, now);
+        let counts = |lease: &&Lease| !all_ended(&self.target.tiers, lease.granted_at, now);
         // the store counts unspent leased hits too, which must stay
         delta.change.floor = self.ledger.leases().iter().filter(counts).map(|lease| lease.left).sum();
         self.pend(delta);
     }
 
     /// Counts what a try gives back that was not sent.
-    pub(crate) fn count_return(&mut self, hits: Hits, asks: Asks) {
-        if let Asks::GiveBack(at) = asks {
+    pub(crate) fn count_return(&mut self, hits: Hits, asks: TryKind) {
+        if let TryKind::GiveBack(at) = asks {
             self.count(Direction::GiveBack, OverLimitPolicy::Ignore, hits, at);
         }
     }
@@ -485,9 +489,9 @@ impl LocalCounter {
     }
 
     /// Decides `asked` from the leases. Returns it if they do not cover it.
-    pub(super) fn decide_from_held(&mut self, asked: Try, link: &Link, woken: &mut Wakeups) -> Option<Try> {
+    pub(super) fn decide_from_leases(&mut self, asked: Try, link: &Link, woken: &mut Wakeups) -> Option<Try> {
         let now = link.time.now;
-        let Asks::Lease(policy) = asked.asks else { return Some(asked) };
+        let TryKind::Lease(policy) = asked.kind else { return Some(asked) };
         let is_covered = policy != OverLimitPolicy::Count
             && asked.is_awaited()
             && self.serves(&asked.target)
@@ -503,8 +507,10 @@ impl LocalCounter {
 
     /// The estimate, which is exact, decides instead: the store's state counts some hits for too long, and leased ones.
     pub(super) fn decide_better(&mut self, asked: &Try, verdict: &mut TryVerdict, now: Timestamp) {
-        let is_taken =
-            matches!(asked.asks, Asks::Take(OverLimitPolicy::Ignore) | Asks::Lease(OverLimitPolicy::Ignore));
+        let is_taken = matches!(
+            asked.kind,
+            TryKind::Take(OverLimitPolicy::Ignore) | TryKind::Lease(OverLimitPolicy::Ignore)
+        );
         let is_alone = asked.group.is_none() && asked.is_awaited();
         if is_taken && is_alone && self.serves(&asked.target) && self.fits(asked.hits, now) {
             verdict.decision = self.count(Direction::Take, OverLimitPolicy::Ignore, asked.hits, now);

@@ -1,6 +1,6 @@
 //! Exchanges: what leaves of a counter together.
 //!
-//! One exchange at a time is about the ledger: it carries what is pending, and what is to be held. Tries join it if it
+//! One exchange at a time is about the ledger: it carries what is pending, and requests a lease. Tries join it if it
 //! has not left yet, and wait for it if it carries hits that the store has to count first, or brings hits that may
 //! cover them. Others pass beside it. Tries that leave together share a command, and equal ones in a row cost the store
 //! what one costs. And how soon what is pending has to leave.
@@ -14,11 +14,11 @@ use super::{
     ledger::{DroppedHits, PendingDelta},
     positive, saturated,
     schedule::FEW_TO_LIMIT,
-    talk::{Asks, Group, OnWay, PendingOutcome, Tries, Try, channel},
+    traffic::{Group, OnWay, PendingOutcome, Tries, Try, TryKind, channel},
 };
 use crate::client::{Delivery, Link};
 use weir_limit::{CounterKey, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp};
-use weir_store::remote::{Command, Exchange, Hold, Report, Run, Target};
+use weir_store::remote::{Command, Exchange, LeaseRequest, Report, Run, Target};
 
 /// The part of the remaining hits that all instances may take before the next reply while a flush waits for a batch.
 const NEAR: u64 = 16;
@@ -31,7 +31,7 @@ const KNOWN_FOR: u64 = 2;
 
 /// How soon a counter needs attention. Ordered by urgency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Urgency {
+pub(crate) enum FlushUrgency {
     /// When a lease may have to be returned, or a node that does not reply may do so again.
     Idle,
     /// After the pause.
@@ -54,23 +54,23 @@ pub(crate) struct Sent {
     /// Shared by all commands of the exchange.
     pub(super) number: u32,
     pub(crate) target: Arc<Target>,
-    /// In the order of the runs; or one reservation, which the hold is for.
+    /// In the order of the runs; or one reservation, which the lease request is for.
     pub(super) tries: Tries,
     /// A run that only reads has no try.
     pub(crate) runs: SmallVec<[Run; 1]>,
     pub(super) all_or_none: bool,
     /// The hits of its reports, if it has any.
     pub(crate) carried: Option<DroppedHits>,
-    pub(super) hold: Option<Hold>,
+    pub(super) lease: Option<LeaseRequest>,
 }
 
 const fn run_of(asked: &Try) -> Run {
-    let (direction, hits, counts_rejected) = match asked.asks {
-        Asks::Take(policy) | Asks::Lease(policy) => {
+    let (direction, hits, counts_rejected) = match asked.kind {
+        TryKind::Take(policy) | TryKind::Lease(policy) => {
             (Direction::Take, asked.hits.0, matches!(policy, OverLimitPolicy::Count))
         }
-        Asks::GiveBack(_) => (Direction::GiveBack, asked.hits.0, false),
-        Asks::Look | Asks::Reserve(_) => (Direction::Take, 0, false),
+        TryKind::GiveBack(_) => (Direction::GiveBack, asked.hits.0, false),
+        TryKind::Look | TryKind::Reserve(_) => (Direction::Take, 0, false),
     };
     Run { direction, hits, tries: 1, counts_rejected }
 }
@@ -88,7 +88,7 @@ impl Sent {
             runs: SmallVec::new(),
             all_or_none: false,
             carried: None,
-            hold: None,
+            lease: None,
         }
     }
 
@@ -112,12 +112,12 @@ impl Sent {
             return Err(next);
         }
         self.all_or_none = next.group.is_some_and(|group| group.all_or_none);
-        if let Asks::Reserve(request) = next.asks {
+        if let TryKind::Reserve(request) = next.kind {
             if !is_empty {
                 return Err(next);
             }
             let (least, want) = (request.fit(request.least.max(Hits(1))), request.fit(Hits(u64::MAX)));
-            self.hold = Some(Hold { least: least.0, want: want.0, time: request.hold });
+            self.lease = Some(LeaseRequest { least: least.0, want: want.0, hold: request.hold });
         } else {
             let run = run_of(&next);
             let is_full = self.runs.len() == Exchange::MAX_RUNS;
@@ -135,23 +135,23 @@ impl Sent {
 
     fn command(&self, reports: SmallVec<[Report; 1]>, writer: u64, at: Timestamp) -> Command {
         let runs = SmallVec::from_slice(&self.runs);
-        let (all_or_none, hold) = (self.all_or_none, self.hold);
-        let exchange = Exchange { reports, runs, all_or_none, hold, writer };
+        let (all_or_none, lease) = (self.all_or_none, self.lease);
+        let exchange = Exchange { reports, runs, all_or_none, lease, writer };
         Command { target: Arc::clone(&self.target), at, exchange }
     }
 
     pub(super) fn is_reserving(&self) -> bool {
-        self.tries.first().is_some_and(|asked| matches!(asked.asks, Asks::Reserve(_)))
+        self.tries.first().is_some_and(|asked| matches!(asked.kind, TryKind::Reserve(_)))
     }
 
-    /// Returns the hold for the counter itself, not that of a reservation.
-    pub(super) fn hold_ahead(&self) -> Option<Hold> {
-        self.hold.filter(|_| !self.is_reserving())
+    /// Returns the request of a lease for the counter itself, not that of a reservation.
+    pub(super) fn own_lease(&self) -> Option<LeaseRequest> {
+        self.lease.filter(|_| !self.is_reserving())
     }
 
     /// Returns whether the store decides something, so that the command is about the open windows.
     pub(super) fn decides(&self) -> bool {
-        !self.runs.is_empty() || self.hold.is_some()
+        !self.runs.is_empty() || self.lease.is_some()
     }
 }
 
@@ -166,31 +166,32 @@ impl LocalCounter {
     pub(crate) fn add_try(
         &mut self,
         hits: Hits,
-        asks: Asks,
+        kind: TryKind,
         group: Option<Group>,
     ) -> Option<(u32, PendingOutcome)> {
         let (id, target) = (self.next_number(), Arc::clone(&self.target));
         let (setter, outcome) = channel();
-        let is_added = self.talk.add(Try { id, target, hits, asks, group, outcome: setter });
+        let is_added = self.traffic.add(Try { id, target, hits, kind, group, outcome: setter });
         is_added.then_some((id, outcome))
     }
 
     /// Counts what unsent tries give back whose callers wait no longer, so that it is reported. Returns the others, which
     /// are not sent.
     pub(crate) fn take_tries(&mut self) -> Tries {
-        let (awaited, others): (Tries, Tries) = self.talk.take_tries().into_iter().partition(Try::is_awaited);
-        others.iter().for_each(|asked| self.count_return(asked.hits, asked.asks));
+        let (awaited, others): (Tries, Tries) =
+            self.traffic.take_tries().into_iter().partition(Try::is_awaited);
+        others.iter().for_each(|asked| self.count_return(asked.hits, asked.kind));
         awaited
     }
 
     /// Returns whether nothing is on its way.
     pub(crate) fn is_silent(&self) -> bool {
-        self.ledger.in_flight().is_empty() && self.talk.on_way.is_empty()
+        self.ledger.in_flight().is_empty() && self.traffic.on_way.is_empty()
     }
 
     /// What is pending waits for the reply to an exchange about the ledger.
     pub(crate) fn has_ledger_on_way(&self) -> bool {
-        !self.ledger.in_flight().is_empty() || self.talk.on_way.iter().any(|sent| sent.is_ledger)
+        !self.ledger.in_flight().is_empty() || self.traffic.on_way.iter().any(|sent| sent.is_ledger)
     }
 
     pub(crate) fn has_pending(&self) -> bool {
@@ -207,9 +208,9 @@ impl LocalCounter {
 
     pub(crate) fn can_send_tries(&self, link: &Link) -> bool {
         let mut ahead = 0;
-        self.talk.has_to_send()
-            && (self.talk.wants_lease && !self.has_ledger_on_way()
-                || self.talk.tries.iter().any(|asked| !self.must_wait(asked, &mut ahead, link)))
+        self.traffic.has_to_send()
+            && (self.traffic.wants_lease && !self.has_ledger_on_way()
+                || self.traffic.tries.iter().any(|asked| !self.must_wait(asked, &mut ahead, link)))
     }
 
     /// `ahead`: the hits of earlier tries that wait for the lease which is on its way.
@@ -217,11 +218,11 @@ impl LocalCounter {
         if !self.has_ledger_on_way() {
             return false;
         }
-        let (want, in_flight) = (self.talk.requested_hits(), self.ledger.in_flight());
+        let (want, in_flight) = (self.traffic.requested_hits(), self.ledger.in_flight());
         if self.plan.instances <= 1 || asked.looks() || asked.group.is_some() {
             return true;
         }
-        let Asks::Lease(_) = asked.asks else {
+        let TryKind::Lease(_) = asked.kind else {
             // the store has to count them before
             let counts = in_flight.iter().any(|delta| delta.taken() > 0);
             return counts || self.must_return(asked, link.time.now);
@@ -232,8 +233,8 @@ impl LocalCounter {
         }
         let hits = asked.hits.0;
         let is_covered = want > 0 && ahead.saturating_add(hits) <= want;
-        let held = want.saturating_add(self.ledger.leased());
-        let has_no_room = held > 0 && !self.fits(Hits(held.saturating_add(hits)), link.time.now);
+        let leased = want.saturating_add(self.ledger.leased());
+        let has_no_room = leased > 0 && !self.fits(Hits(leased.saturating_add(hits)), link.time.now);
         let waits = is_covered || (has_no_room && !link.is_far());
         *ahead = ahead.saturating_add(if waits { hits } else { 0 });
         waits
@@ -243,29 +244,30 @@ impl LocalCounter {
     /// request gives hits back, which must not be leased ones.
     fn must_return(&self, asked: &Try, now: Timestamp) -> bool {
         let is_grouped = asked.group.is_some();
-        let takes = is_grouped || !matches!(asked.asks, Asks::Look | Asks::Reserve(_));
+        let takes = is_grouped || !matches!(asked.kind, TryKind::Look | TryKind::Reserve(_));
         if !self.choice.mode.leases() || !takes {
             return false;
         }
-        let held = self.ledger.leased().saturating_add(self.talk.requested_hits());
-        let all = asked.hits.plus(Hits(held));
+        let leased = self.ledger.leased().saturating_add(self.traffic.requested_hits());
+        let all = asked.hits.plus(Hits(leased));
         let has_room = || fits(&asked.target.tiers, &self.estimate, all, now);
-        held > 0 && (is_grouped || !has_room())
+        leased > 0 && (is_grouped || !has_room())
     }
 
-    /// Returns the tries that leave now, whether no exchange about the ledger is on its way, and whether to hold hits.
+    /// Returns the tries that leave now, whether no exchange about the ledger is on its way, and whether to ask for a
+    /// lease.
     fn take_ready_tries(&mut self, link: &Link) -> (Tries, bool, bool) {
         let is_free = !self.has_ledger_on_way();
-        if self.talk.is_none() {
+        if self.traffic.is_none() {
             return (Tries::new(), is_free, false);
         }
         // the hits of a decision that waits no longer must not count twice
-        let wanted = std::mem::take(&mut self.talk.open().tries).into_iter().filter(Try::is_wanted);
+        let wanted = std::mem::take(&mut self.traffic.open().tries).into_iter().filter(Try::is_wanted);
         let mut ahead = 0;
         let (stay, leave) = wanted.partition(|asked| self.must_wait(asked, &mut ahead, link));
-        let talk = self.talk.open();
-        (talk.tries, talk.is_queued) = (stay, false);
-        (leave, is_free, is_free && std::mem::take(&mut talk.wants_lease))
+        let traffic = self.traffic.open();
+        (traffic.tries, traffic.is_queued) = (stay, false);
+        (leave, is_free, is_free && std::mem::take(&mut traffic.wants_lease))
     }
 
     /// Adds what may leave now, tries and the part about the ledger, to `outbox`. What has ended must be
@@ -273,23 +275,23 @@ impl LocalCounter {
     pub(crate) fn compose(&mut self, key: CounterKey, link: &Link, outbox: &mut Outbox) {
         let (tries, is_free, wants_lease) = self.take_ready_tries(link);
         let (number, at) = (self.next_number(), link.time.now);
-        let writer = link.writer_of(self.numbers.generation.0, self.heard.lost);
+        let writer = link.writer_of(self.numbers.generation.0, self.last_reply.lost);
         let mut last = Sent::new(key, self, number);
-        let (mut reports, hold) = if is_free {
+        let (mut reports, lease) = if is_free {
             self.compose_ledger(&mut last, &tries, wants_lease, link)
         } else {
             Default::default()
         };
-        let is_about_ledger = !last.is_empty() || hold.is_some();
+        let is_about_ledger = !last.is_empty() || lease.is_some();
         if !is_about_ledger && tries.is_empty() {
-            return self.talk.end();
+            return self.traffic.end();
         }
         // the next one waits for its reply, which says the state that it has left
         let leases = self.choice.mode.leases() && needed_hits(&tries) > 0;
         let is_alone_or_flows = self.plan.instances <= 1 || flows(&self.target.tiers);
         let is_ledger = is_about_ledger || is_free && leases && is_alone_or_flows;
         // an exchange that has nothing but reports is known by these
-        let is_known = hold.is_none() && tries.is_empty() && !self.ledger.in_flight().is_empty();
+        let is_known = lease.is_none() && tries.is_empty() && !self.ledger.in_flight().is_empty();
         let mut left = 1;
         for asked in tries {
             if let Err(asked) = last.add(asked) {
@@ -300,13 +302,13 @@ impl LocalCounter {
                 debug_assert!(is_added, "an empty command takes in any try");
             }
         }
-        let hold = hold.filter(|_| !last.is_reserving());
-        last.hold = last.hold.or(hold);
+        let lease = lease.filter(|_| !last.is_reserving());
+        last.lease = last.lease.or(lease);
         if is_known {
-            self.talk.end();
+            self.traffic.end();
         } else {
-            let want = hold.map_or(0, |hold| hold.want);
-            self.talk.open().on_way.push(OnWay { number, left, is_ledger, is_overtaken: false, want });
+            let want = lease.map_or(0, |lease| lease.want);
+            self.traffic.open().on_way.push(OnWay { number, left, is_ledger, is_overtaken: false, want });
         }
         outbox.push((last.command(reports, writer, at), last));
     }
@@ -318,7 +320,7 @@ impl LocalCounter {
         tries: &[Try],
         wants_lease: bool,
         link: &Link,
-    ) -> (SmallVec<[Report; 1]>, Option<Hold>) {
+    ) -> (SmallVec<[Report; 1]>, Option<LeaseRequest>) {
         let at = link.time.now;
         let wants_lease = self.choice.mode.leases() && (wants_lease || tries.iter().any(Try::leases));
         let before = self.ledger.leased();
@@ -332,14 +334,14 @@ impl LocalCounter {
         let reports = self.ledger.take_reports(sent.number, &self.target);
         sent.carried = (!reports.is_empty()).then(|| self.ledger.carried());
         // another limit cannot use them
-        let may_hold = wants_lease && tries.iter().all(|asked| self.serves(&asked.target));
+        let may_lease = wants_lease && tries.iter().all(|asked| self.serves(&asked.target));
         let needed = needed_hits(tries);
-        let hold = may_hold.then(|| self.next_hold(needed, returned, link)).flatten();
-        let is_read_anyway = sent.carried.is_some() || hold.is_some() || !tries.is_empty();
+        let lease = may_lease.then(|| self.next_lease(needed, returned, link)).flatten();
+        let is_read_anyway = sent.carried.is_some() || lease.is_some() || !tries.is_empty();
         if std::mem::take(&mut self.plan.wants_read) && !is_read_anyway {
             sent.runs.extend(Exchange::read().runs);
         }
-        (reports, hold)
+        (reports, lease)
     }
 
     /// Returns whether hits of this `delivery` are reported: not if the store may have counted them. Those of a try on
@@ -348,7 +350,7 @@ impl LocalCounter {
         match delivery {
             Delivery::NotApplied => true,
             Delivery::OnWay(sent) => {
-                sent.generation == self.numbers.generation.0 && !self.talk.is_given_up(sent.id)
+                sent.generation == self.numbers.generation.0 && !self.traffic.is_given_up(sent.id)
             }
             Delivery::Applied | Delivery::Unknown => false,
         }
@@ -360,7 +362,7 @@ impl LocalCounter {
             Delivery::NotApplied => {}
             Delivery::OnWay(sent) if sent.generation == self.numbers.generation.0 => {
                 let admitted = (hits > Hits(0)).then(|| PendingDelta::of(positive(hits.0), at));
-                self.talk.note_admitted(sent.id, admitted);
+                self.traffic.note_admitted(sent.id, admitted);
             }
             Delivery::OnWay(_) | Delivery::Applied | Delivery::Unknown => self.lose_exactness(),
         }
@@ -368,17 +370,17 @@ impl LocalCounter {
 
     /// Returns how soon the pending hits have to be sent, with `tick` between two batches. They wait for a batch only if
     /// the limit is so far away that this does not matter.
-    pub(crate) fn urgency(&self, round_trip: Period, tick: Period, now: Timestamp) -> Urgency {
+    pub(crate) fn urgency(&self, round_trip: Period, tick: Period, now: Timestamp) -> FlushUrgency {
         let (pending, schedule) = (self.ledger.pending(), &self.plan.schedule);
         if self.choice.mode.asks_always() && !pending.is_empty() {
             // what others may not take meanwhile
-            return Urgency::Now;
+            return FlushUrgency::Now;
         }
         // others wait for returned hits
         let is_soon = self.plan.wants_read || pending.iter().any(|delta| delta.returned() > 0);
-        let least = if is_soon { Urgency::Interval } else { Urgency::Pause };
+        let least = if is_soon { FlushUrgency::Interval } else { FlushUrgency::Pause };
         let (own, instances) = (self.ledger.admitted(), u64::from(self.plan.instances.max(1)));
-        let last_reply_at = self.heard.last_reply_at();
+        let last_reply_at = self.last_reply.last_reply_at();
         let known = last_reply_at.filter(|last| now.since(*last) <= schedule.pause() * KNOWN_FOR);
         let is_early = |last| {
             // the others may have done the same, and had unreported hits when the rest was measured
@@ -396,22 +398,22 @@ impl LocalCounter {
         let by_all = taken.saturating_mul(instances);
         let reaches = |hits: u64, part| hits.saturating_mul(part) >= remaining;
         match known {
-            _ if reaches(by_all, NEAR) => Urgency::Now,
-            Some(_) => Urgency::Tick,
-            None if reaches(by_all - taken, NEAR_UNKNOWN) => Urgency::Now,
-            None => Urgency::Interval,
+            _ if reaches(by_all, NEAR) => FlushUrgency::Now,
+            Some(_) => FlushUrgency::Tick,
+            None if reaches(by_all - taken, NEAR_UNKNOWN) => FlushUrgency::Now,
+            None => FlushUrgency::Interval,
         }
     }
 
     /// Notes the instant of a reply, and plans by what has been used since the one before.
     pub(super) fn measure_usage(&mut self, now: Timestamp) {
-        let last_reply_at = self.heard.last_reply_at();
+        let last_reply_at = self.last_reply.last_reply_at();
         let time = last_reply_at.map_or(Period::default(), |last| now.since(last));
         let by_all = self.demand.rate_with_burst(now) * f64::from(self.plan.instances);
         // those of the tier that has the fewest left
         let used = self.look(Hits(0), now).before;
         self.plan.usage.record(used.0, by_all, time);
-        self.heard.replied_at = now;
+        self.last_reply.replied_at = now;
         self.plan_flush(now);
     }
 
@@ -419,7 +421,7 @@ impl LocalCounter {
     pub(super) fn plan_flush(&mut self, now: Timestamp) {
         let remaining = self.remaining(now);
         self.plan.remaining_at_reply = saturated(remaining);
-        if self.heard.last_reply_at().is_some() {
+        if self.last_reply.last_reply_at().is_some() {
             let left = if remaining > 0 { self.plan.usage.time_for(remaining) } else { Period::default() };
             let tiers: &[Tier] = if self.target.counts_rejected() { &[] } else { &self.target.tiers };
             self.plan.schedule.plan(left, self.plan.usage.time_for(FEW_TO_LIMIT), tiers);

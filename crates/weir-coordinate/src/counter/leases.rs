@@ -1,11 +1,11 @@
 //! Leases: hits that the store has granted in advance. When to request one, how many hits, and how long to keep them: one
-//! call should serve many decisions, and no instance should hold hits that another one lacks.
+//! call should serve many decisions, and no instance should keep hits that another one lacks.
 
 use std::sync::Arc;
 
 use super::{
-    LocalCounter, flows, has_bucket, hold, is_mixed,
-    ledger::{DroppedHits, HeldLease},
+    BUCKET_HOLDS, LocalCounter, flows, has_bucket, hold, is_mixed,
+    ledger::{DroppedHits, Lease},
     longest_pause,
 };
 use crate::client::{Link, StoreTime};
@@ -14,7 +14,7 @@ use weir_limit::{
     algorithm::{CounterState, IdleAt},
     capacity,
 };
-use weir_store::remote::{Hold, Reply, Target, TierSet};
+use weir_store::remote::{LeaseRequest, Reply, Target, TierSet};
 
 /// The fewest expected hits that make a pause worthwhile.
 const MIN_PAUSE_HITS: u64 = 4;
@@ -35,7 +35,7 @@ const LONGEST_IDLE_HOLD: Period = Period::from_millis(400);
 impl LocalCounter {
     /// Leases that were granted to a lone instance last for long. They are returned when there are others.
     pub(crate) fn follow_instances(&mut self, instances: usize) {
-        let instances = instances + usize::from(self.choice.is_beside);
+        let instances = instances + usize::from(self.choice.has_sibling);
         if instances > 1 && self.is_alone() && flows(&self.target.tiers) {
             self.return_leases();
         }
@@ -46,13 +46,13 @@ impl LocalCounter {
         self.demand.record(hits.0.min(capacity(&self.target.tiers)), now);
     }
 
-    /// Holds what `reply` has granted, to be used within `time`. The estimate has the hits in the `counted` tiers. Those
-    /// for another limit than that of `target` go back.
-    pub(super) fn hold_granted(
+    /// Adds the lease that `reply` grants, to be used within `hold`. The estimate has the hits in the `counted` tiers.
+    /// Those for another limit than that of `target` go back.
+    pub(super) fn add_granted(
         &mut self,
         target: &Arc<Target>,
         reply: &Reply,
-        time: Period,
+        hold: Period,
         counted: TierSet,
         now: Timestamp,
     ) {
@@ -61,27 +61,27 @@ impl LocalCounter {
         }
         let ends = reply.counters.iter().map(|state| match state {
             CounterState::FixedWindow(window) => window.end(),
-            _ => now.after(time),
+            _ => now.after(hold),
         });
-        let lease = HeldLease { left: reply.granted, granted_at: now, until: ends.min().unwrap_or(now) };
-        let held = self.ledger.leased().saturating_add(reply.granted);
+        let lease = Lease { left: reply.granted, granted_at: now, until: ends.min().unwrap_or(now) };
+        let leased = self.ledger.leased().saturating_add(reply.granted);
         let mut idle_at = Timestamp::default();
         for (i, (tier, state)) in self.states_mut().enumerate() {
             if counted.contains(i) {
-                HeldLease::exclude(&[lease], tier, state, now);
+                Lease::exclude(&[lease], tier, state, now);
             }
             let mut stored = state.clone();
-            stored.reserve(tier, now, now.after(time), Hits(held));
+            stored.reserve(tier, now, now.after(hold), Hits(leased));
             idle_at = idle_at.max(stored.idle_at());
         }
-        self.heard.granted_until = self.heard.granted_until.max(IdleAt::of(idle_at));
+        self.last_reply.granted_until = self.last_reply.granted_until.max(IdleAt::of(idle_at));
         let tiers = &self.target.tiers;
-        let is_of_lone_instance = !self.is_alone() && flows(tiers) && time >= hold(tiers, true);
+        let is_of_lone_instance = !self.is_alone() && flows(tiers) && hold >= super::hold(tiers, true);
         if !self.choice.mode.leases() || is_of_lone_instance || !self.serves(target) {
             // asked for before
             self.pend(lease.unused());
         } else {
-            self.ledger.hold(lease);
+            self.ledger.add_lease(lease);
         }
     }
 
@@ -105,7 +105,7 @@ impl LocalCounter {
     pub(crate) fn return_ending(&mut self, lead: Period, now: Timestamp) {
         let is_abandoned = self.abandoned_at().is_some_and(|at| now > at);
         let (returns, soon) = (self.returns_early(), now.after(lead));
-        let is_over = |lease: &HeldLease| is_abandoned || returns && lease.until <= soon;
+        let is_over = |lease: &Lease| is_abandoned || returns && lease.until <= soon;
         self.ledger.return_if(&self.target.tiers, is_over);
     }
 
@@ -131,8 +131,8 @@ impl LocalCounter {
         }
     }
 
-    /// Returns what to hold beside the `needed` hits of decisions that wait. `returned` hits were held until now.
-    pub(crate) fn next_hold(&self, needed: u64, returned: u64, link: &Link) -> Option<Hold> {
+    /// Returns the lease to request beside the `needed` hits of decisions that wait. `returned` hits were leased so far.
+    pub(crate) fn next_lease(&self, needed: u64, returned: u64, link: &Link) -> Option<LeaseRequest> {
         let (tiers, lead, now) = (&self.target.tiers, link.lead(), link.time.now);
         let longest = hold(tiers, self.is_alone());
         // hits arrive after a round trip, by the latest clock that the store may have
@@ -142,21 +142,21 @@ impl LocalCounter {
             return None;
         }
         let want = self.ahead(needed, returned, link);
-        let time = if !self.is_alone() && !has_bucket(tiers) {
+        let hold = if !self.is_alone() && !has_bucket(tiers) {
             // as long as the hits are expected to last, since a sliding window counts them until then
             let used_up = self.demand.time_for(needed + want, now);
             (used_up + used_up / 2 + lead * 2).min(longest)
         } else {
             longest
         };
-        (want > 0).then_some(Hold { least: 1, want, time })
+        (want > 0).then_some(LeaseRequest { least: 1, want, hold })
     }
 
-    /// How many hits to lease beyond `needed` ones: likely ones, and some for a lull. `returned` were held before.
+    /// How many hits to lease beyond `needed` ones: likely ones, and some for a lull. `returned` were leased before.
     fn ahead(&self, needed: u64, returned: u64, link: &Link) -> u64 {
         let (tiers, now) = (&self.target.tiers, link.time.now);
         let (has_others, remaining) = (!self.is_alone(), self.remaining(now));
-        // of an equal share of the rest; half of that in a fixed window, since hits held at its end are lost to others
+        // of an equal share of the rest; half of that in a fixed window, since hits leased at its end are lost to others
         let parts = u64::from(self.plan.instances) * if flows(tiers) { 1 } else { 2 };
         let expected = self.demand.in_the_next(self.horizon(link.horizon(), now), now);
         let likely =
@@ -178,7 +178,7 @@ impl LocalCounter {
         let buckets = states.filter(|(_, tier)| tier.refills());
         let most = buckets.map(|(state, tier)| {
             let lacks = u64::from(tier.capacity().saturating_sub(state.availability(tier, now).remaining));
-            let flows_back = u64::from(tier.requests) / 20 + 1;
+            let flows_back = u64::from(tier.requests / BUCKET_HOLDS) + 1;
             lacks.saturating_add(needed).saturating_sub(flows_back) / u64::from(self.plan.instances)
         });
         most.min().map_or(u64::MAX, |most| most.saturating_sub(self.ledger.leased()))
@@ -219,7 +219,7 @@ impl LocalCounter {
         }
     }
 
-    /// Returns after when too much is held, because no hit has come for longer than the sync interval and than is likely.
+    /// Returns after when too much is leased, because no hit has come for longer than the sync interval and than likely.
     pub(crate) fn abandoned_at(&self) -> Option<Timestamp> {
         if self.ledger.leased() <= self.idle_allowance() {
             return None;

@@ -16,7 +16,7 @@ const MANY: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     /// In order of their ends; never empty.
-    leases: Option<Box<SmallVec<[HeldLease; 1]>>>,
+    leases: Option<Box<SmallVec<[Lease; 1]>>>,
     unacknowledged: Option<Box<Unacknowledged>>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct DroppedHits {
 
 /// Hits that may be admitted without a call.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct HeldLease {
+pub(super) struct Lease {
     pub(super) left: u64,
     pub(super) granted_at: Timestamp,
     pub(super) until: Timestamp,
@@ -220,7 +220,7 @@ impl Ledger {
         DroppedHits::all_of(self.in_flight())
     }
 
-    pub(super) fn leases(&self) -> &[HeldLease] {
+    pub(super) fn leases(&self) -> &[Lease] {
         self.leases.as_ref().map_or(&[], |leases| leases)
     }
 
@@ -229,14 +229,14 @@ impl Ledger {
         self.leases().iter().map(|lease| lease.left).sum()
     }
 
-    pub(super) fn hold(&mut self, lease: HeldLease) {
+    pub(super) fn add_lease(&mut self, lease: Lease) {
         let leases = self.leases.get_or_insert_default();
         let place = leases.partition_point(|other| other.until <= lease.until);
         leases.insert(place, lease);
     }
 
     /// Removes the lease that ends first.
-    fn pop_lease(&mut self) -> Option<HeldLease> {
+    fn pop_lease(&mut self) -> Option<Lease> {
         let lease = self.leases.as_mut().map(|leases| leases.remove(0));
         self.leases.take_if(|leases| leases.is_empty());
         lease
@@ -256,7 +256,7 @@ impl Ledger {
     }
 
     /// Returns the hits of those leases that end first and `are_over`.
-    pub(super) fn return_if(&mut self, tiers: &[Tier], are_over: impl Fn(&HeldLease) -> bool) {
+    pub(super) fn return_if(&mut self, tiers: &[Tier], are_over: impl Fn(&Lease) -> bool) {
         while self.leases().first().is_some_and(&are_over)
             && let Some(lease) = self.pop_lease()
         {
@@ -389,9 +389,9 @@ impl PendingDelta {
     }
 }
 
-// === impl HeldLease ===
+// === impl Lease ===
 
-impl HeldLease {
+impl Lease {
     pub(super) fn unused(&self) -> PendingDelta {
         PendingDelta::unused(self.left, self.granted_at, self.until)
     }
@@ -430,7 +430,7 @@ mod tests {
 
     #[test]
     fn those_in_flight_precede_the_pending_ones() {
-        assert_eq!((size_of::<Ledger>(), size_of::<HeldLease>()), (16, 24));
+        assert_eq!((size_of::<Ledger>(), size_of::<Lease>()), (16, 24));
         let delta = |at: u8| PendingDelta::of(at.into(), Timestamp::from_secs(at.into()));
         // each in a window of its own
         let (mut all, second) = (Ledger::default(), target(&[Period::from_secs(1)]));
@@ -462,7 +462,7 @@ mod tests {
         let mut ledger = Ledger::default();
         for (left, hold) in [(1, 20), (2, 30), (3, 10), (4, 20)] {
             let until = START.after(Period::from_millis(hold));
-            ledger.hold(HeldLease { left, granted_at: START, until });
+            ledger.add_lease(Lease { left, granted_at: START, until });
         }
         assert_eq!(ledger.leases().iter().map(|lease| lease.left).collect::<Vec<_>>(), [3, 1, 4, 2]);
         let popped = std::iter::from_fn(|| ledger.pop_lease()).map(|lease| lease.left);

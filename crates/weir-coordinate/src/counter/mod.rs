@@ -13,9 +13,9 @@ mod leases;
 mod ledger;
 mod reply;
 mod schedule;
-mod talk;
 #[cfg(test)]
 mod tests;
+mod traffic;
 
 use std::sync::Arc;
 
@@ -24,14 +24,14 @@ use smallvec::SmallVec;
 pub(super) use self::{
     auto::Switch,
     decide::{DecisionRequest, How, reservation},
-    exchange::{Outbox, Sent, Urgency},
+    exchange::{FlushUrgency, Outbox, Sent},
     ledger::DroppedHits,
-    talk::{Asks, Group, PendingOutcome, Tries, TryOutcome, TryVerdict},
+    traffic::{Group, PendingOutcome, Tries, TryKind, TryOutcome, TryVerdict},
 };
 use self::{
     ledger::Ledger,
     schedule::{Demand, FlushSchedule, UsageRate},
-    talk::Talk,
+    traffic::Traffic,
 };
 use weir_limit::{
     Coordination, Hits, LimitCheck, Period, RuleId, Tier, Timestamp,
@@ -65,7 +65,7 @@ pub(super) struct ModeChoice {
     /// None until `mode` has been chosen for the current target.
     pub(super) requested_mode: Option<Coordination>,
     /// Whether another counter of this instance shares some of the tiers: it counts as one more instance.
-    pub(super) is_beside: bool,
+    pub(super) has_sibling: bool,
 }
 
 /// The number of a counter in this process, modulo 2^32: a late reply is not applied to a successor of its counter. A
@@ -83,12 +83,12 @@ pub(super) struct LocalCounter {
     pub(super) last_check_at: Timestamp,
     pub(super) estimate: CounterStates,
     pub(super) ledger: Ledger,
-    pub(super) talk: Talk,
+    pub(super) traffic: Traffic,
     /// While the store is unavailable: the states as if every instance counted the same hits.
     fallback: Option<Box<CounterStates>>,
     pub(super) demand: Demand,
     numbers: Numbers,
-    heard: Heard,
+    last_reply: LastReply,
     pub(super) plan: FlushPlan,
 }
 
@@ -102,9 +102,9 @@ struct Numbers {
     generation: Generation,
 }
 
-/// What the store's replies have told besides its states.
+/// What the store's replies say besides its states.
 #[derive(Debug, Default)]
-struct Heard {
+struct LastReply {
     /// Sliding windows and buckets whose estimate has all that the store counted as of the last reply. While nobody
     /// else changes them, it is more exact than the store's state, which dates reported hits by the last of them.
     exact: TierSet,
@@ -145,7 +145,7 @@ impl LocalCounter {
             estimate: target.tiers.iter().map(|tier| CounterState::unused(tier, now)).collect(),
             last_check_at: Timestamp::default(),
             ledger: Ledger::default(),
-            talk: Talk::default(),
+            traffic: Traffic::default(),
             fallback: None,
             demand: Demand::default(),
             choice: ModeChoice {
@@ -153,10 +153,10 @@ impl LocalCounter {
                 mode: Coordination::Local,
                 is_in_burst: false,
                 requested_mode: None,
-                is_beside: false,
+                has_sibling: false,
             },
             numbers: Numbers { sent: 0, applied: 0, generation },
-            heard: Heard::default(),
+            last_reply: LastReply::default(),
             plan: FlushPlan {
                 schedule: FlushSchedule::new(interval),
                 remaining_at_reply: saturated(capacity(&target.tiers)),
@@ -200,12 +200,12 @@ impl LocalCounter {
     }
 
     /// Begins with what `other` knows of tiers that both have. From now on each is as another instance to the other.
-    pub(super) fn begin_beside(&mut self, other: &mut Self) {
+    pub(super) fn begin_as_sibling(&mut self, other: &mut Self) {
         if !self.target.shares_counters(&other.target) {
             return;
         }
         other.return_leases();
-        (self.choice.is_beside, other.choice.is_beside) = (true, true);
+        (self.choice.has_sibling, other.choice.has_sibling) = (true, true);
         for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
             let mut known = other.target.tiers.iter().zip(other.estimate.iter());
             if let Some((_, known)) = known.find(|(its, _)| its.shares_counter(tier)) {
@@ -231,9 +231,9 @@ impl LocalCounter {
     /// Returns whether the counter can be removed without a loss, because the store has all of its hits.
     pub(super) fn is_settled(&self) -> bool {
         self.ledger.is_empty()
-            && self.talk.tries.is_empty()
+            && self.traffic.tries.is_empty()
             && !self.has_ledger_on_way()
-            && self.talk.given_up_hits() == 0
+            && self.traffic.given_up_hits() == 0
     }
 
     /// For checks that report nothing: the next flush reads the store's count, if the last reply is older than `age`.
@@ -252,7 +252,7 @@ impl LocalCounter {
     }
 
     fn is_outdated(&self, age: Period, now: Timestamp) -> bool {
-        self.heard.last_reply_at().is_none_or(|last| now.since(last) >= age)
+        self.last_reply.last_reply_at().is_none_or(|last| now.since(last) >= age)
     }
 
     /// Returns whether it is no different from an unused counter, so that it can be removed.
@@ -262,16 +262,16 @@ impl LocalCounter {
             && self.is_settled()
             && now >= self.plan.denied_until
             // a reply is on its way
-            && self.talk.is_none()
+            && self.traffic.is_none()
             // the estimate knows which of the hits that the store counts were used
-            && !self.has_grants(now)
+            && !self.has_granted_hits(now)
             // a check without hits has just asked for the count
             && !(self.plan.wants_read && now.since(self.last_check_at) < FORGOTTEN_AFTER)
     }
 
     /// Returns whether the sweep has nothing to do for it: nothing is pending, in flight, leased or requested.
     pub(super) fn is_quiet(&self) -> bool {
-        self.ledger.is_empty() && self.talk.is_none() && self.fallback.is_none() && !self.plan.wants_read
+        self.ledger.is_empty() && self.traffic.is_none() && self.fallback.is_none() && !self.plan.wants_read
     }
 
     #[inline]
@@ -280,17 +280,17 @@ impl LocalCounter {
     }
 
     /// Returns whether the store counts granted hits at `now`, used or not.
-    pub(super) fn has_grants(&self, now: Timestamp) -> bool {
-        self.heard.granted_until.instant() > now
+    pub(super) fn has_granted_hits(&self, now: Timestamp) -> bool {
+        self.last_reply.granted_until.instant() > now
     }
 
     pub(super) fn lose_exactness(&mut self) {
-        self.heard.exact = TierSet::default();
+        self.last_reply.exact = TierSet::default();
     }
 
     /// Tiers whose estimate stays: nobody else has changed them since it was exact, or the store did not have them.
     const fn kept_in(&self, reply: &Reply) -> TierSet {
-        self.heard.exact.and(reply.own).or(reply.missing)
+        self.last_reply.exact.and(reply.own).or(reply.missing)
     }
 
     /// Returns whether all sliding windows and buckets are among `tiers`.
@@ -300,9 +300,9 @@ impl LocalCounter {
     }
 }
 
-// === impl Heard ===
+// === impl LastReply ===
 
-impl Heard {
+impl LastReply {
     fn last_reply_at(&self) -> Option<Timestamp> {
         (self.replied_at > Timestamp::default()).then_some(self.replied_at)
     }
@@ -335,13 +335,16 @@ pub(super) fn has_bucket(tiers: &[Tier]) -> bool {
     tiers.iter().any(Tier::refills)
 }
 
-/// How long a grant may be used if no window ends it. A sliding window counts granted hits as if used at the end of it.
-/// The estimate of an instance that `is_alone` is exact: the grant only says what another one would see.
+/// The holds of one of several instances in the time in which a bucket receives its requests.
+const BUCKET_HOLDS: u32 = 20;
+
+/// How long a lease may be used if no window ends it. A sliding window counts leased hits as if used at the end of it.
+/// The estimate of an instance that `is_alone` is exact: the lease only says what another one would see.
 pub(super) fn hold(tiers: &[Tier], is_alone: bool) -> Period {
     let holds = tiers.iter().filter(|tier| !tier.has_windows()).map(|tier| match tier.refills() {
         _ if is_alone => tier.period / 2,
         false => tier.period / 100,
-        true => tier.period / 20,
+        true => tier.period / u64::from(BUCKET_HOLDS),
     });
     let longest = Period::from_secs(if is_alone { 30 } else { 1 });
     holds.min().unwrap_or_default().clamp(Period::from_millis(1), longest)

@@ -1,5 +1,5 @@
 //! The one place where replies are applied to a counter: they acknowledge what was reported, bring states to adopt and
-//! hits to hold, and decide the tries that they carried.
+//! leases, and decide the tries that they carried.
 //!
 //! A reply says how the store's counters stood before the tries. These are repeated in the estimate, which so has exactly
 //! what the store has done, and each is answered by what the estimate is then.
@@ -10,9 +10,9 @@ use super::{
     CounterStates, LocalCounter,
     exchange::Sent,
     fits, flows,
-    ledger::{HeldLease, PendingDelta},
+    ledger::{Lease, PendingDelta},
     negative, take_off,
-    talk::{Asks, Try, TryVerdict},
+    traffic::{Try, TryKind, TryVerdict},
 };
 use crate::{
     client::{Delivery, ExchangeOutcome, Link},
@@ -91,7 +91,7 @@ impl Sent {
         hits: &HitCounts,
         woken: &mut Wakeups,
     ) {
-        counter.talk.end_command(self.number);
+        counter.traffic.end_command(self.number);
         let carried = self.carried.is_some();
         let mut arrival = ReplyArrival { counter, sent: self, link, hits, woken };
         let admitted = if carried { arrival.acknowledge(Delivery::of(&outcome)) } else { 0 };
@@ -107,7 +107,7 @@ impl Sent {
             Ok(_) => arrival.fail(Delivery::Unknown),
             Err(error) => arrival.fail(Delivery::of_error(error)),
         }
-        arrival.counter.talk.end();
+        arrival.counter.traffic.end();
     }
 
     /// Decides its tries without the counter, which was evicted.
@@ -117,7 +117,7 @@ impl Sent {
         hits: &HitCounts,
         woken: &mut Wakeups,
     ) {
-        let want = self.hold_ahead().map_or(0, |hold| hold.want);
+        let want = self.own_lease().map_or(0, |lease| lease.want);
         let delivery = match outcome {
             Ok((reply, now)) if reply.counters.len() == self.target.tiers.len() => {
                 hits.stranded.add(if want > 0 { reply.granted } else { 0 });
@@ -144,7 +144,7 @@ impl Sent {
     fn decide(&self, reply: &Reply, states: &mut [CounterState], now: Timestamp) -> Verdicts {
         let tiers = &self.target.tiers;
         let mut decided = Verdicts::with_capacity(self.tries.len());
-        if let [Try { asks: Asks::Reserve(request), .. }] = &self.tries[..] {
+        if let [Try { kind: TryKind::Reserve(request), .. }] = &self.tries[..] {
             let (reserved, until) = (Hits(reply.granted), now.after(request.hold));
             for (tier, state) in tiers.iter().zip(&mut *states) {
                 state.reserve(tier, now, until, reserved);
@@ -181,17 +181,17 @@ impl Sent {
                         states.for_each(|(tier, state)| state.take(tier, now, hits));
                     }
                 }
-                let decision = match (asked.asks, &before) {
+                let decision = match (asked.kind, &before) {
                     (_, None) if let Some(rejected) = rejected.filter(|decision| decision.over) => rejected,
-                    (Asks::Take(policy) | Asks::Lease(policy), before) if over || before.is_none() => {
+                    (TryKind::Take(policy) | TryKind::Lease(policy), before) if over || before.is_none() => {
                         decision_from_store(tiers, states, policy, over, hits, now)
                     }
-                    (Asks::GiveBack(_), None) => {
+                    (TryKind::GiveBack(_), None) => {
                         let decision = look(tiers, states, Hits(0), now);
                         // hits that were given back reject no others
                         Decision { over: decision.over && !self.all_or_none, ..decision }
                     }
-                    (Asks::Look, _) | (_, None) => look(tiers, states, hits, now),
+                    (TryKind::Look, _) | (_, None) => look(tiers, states, hits, now),
                     (_, Some(before)) => look(tiers, before, Hits(0), now),
                 };
                 decided.push(TryVerdict { is_counted: before.is_none(), ..TryVerdict::new(decision, now) });
@@ -252,8 +252,8 @@ impl ReplyArrival<'_> {
         if is_unknown {
             // the estimate lacks what the command may have changed, or changes later
             counter.lose_exactness();
-            counter.heard.lost = counter.heard.lost.wrapping_add(1);
-            let want = sent.hold_ahead().map_or(0, |hold| hold.want);
+            counter.last_reply.lost = counter.last_reply.lost.wrapping_add(1);
+            let want = sent.own_lease().map_or(0, |lease| lease.want);
             hits.delivery_unknown.add(want);
         }
         for asked in sent.tries.drain(..) {
@@ -265,13 +265,13 @@ impl ReplyArrival<'_> {
                 asked.fail(delivery, woken);
                 continue;
             }
-            let given_up = counter.talk.take_given_up(asked.id);
+            let given_up = counter.traffic.take_given_up(asked.id);
             if is_unknown {
                 hits.delivery_unknown.add(if asked.looks() { 0 } else { asked.hits.0 });
             } else if let Some(delta) = given_up {
                 counter.pend(delta);
             } else {
-                counter.count_return(asked.hits, asked.asks);
+                counter.count_return(asked.hits, asked.kind);
             }
         }
     }
@@ -286,24 +286,24 @@ impl ReplyArrival<'_> {
             counter.plan.is_reply_dated = reply.at.is_some();
             counter.measure_usage(now);
         }
-        let (is_leasing, hold) = (counter.choice.mode.leases(), sent.hold_ahead());
-        let granted = hold.map_or(0, |_| reply.granted);
+        let (is_leasing, lease) = (counter.choice.mode.leases(), sent.own_lease());
+        let granted = lease.map_or(0, |_| reply.granted);
         let kept = sent.taken_hits(reply).saturating_add(granted);
         if kept > 0 {
             counter.plan.looks = 0;
             counter.ledger.keep_granted(kept, &counter.target.tiers, now);
         }
-        if let Some(hold) = hold {
+        if let Some(lease) = lease {
             // where the estimate has what is granted now, since a later reply had it
             let counted = adopted.err().unwrap_or_default();
-            counter.hold_granted(&sent.target, reply, hold.time, counted, now);
+            counter.add_granted(&sent.target, reply, lease.hold, counted, now);
         }
         if unclaimed > 0 {
             counter.uncount(Hits(unclaimed), now);
         }
         counter.return_useless(now);
         let is_rejected = |(asked, verdict): (&Try, &TryVerdict)| {
-            verdict.decision.over && !matches!(asked.asks, Asks::GiveBack(_) | Asks::Reserve(_))
+            verdict.decision.over && !matches!(asked.kind, TryKind::GiveBack(_) | TryKind::Reserve(_))
         };
         let rejects = sent.tries.iter().zip(&decided).any(is_rejected);
         // the cache is that of mode `strict`, which the counter need not have
@@ -311,10 +311,10 @@ impl ReplyArrival<'_> {
             counter.deny_while_empty(now);
         }
         if is_leasing
-            && !counter.talk.is_overtaken()
-            && (hold.is_some() || sent.tries.iter().any(Try::leases))
+            && !counter.traffic.is_overtaken()
+            && (lease.is_some() || sent.tries.iter().any(Try::leases))
         {
-            let is_partial = rejects || hold.is_some_and(|hold| granted < hold.want);
+            let is_partial = rejects || lease.is_some_and(|lease| granted < lease.want);
             counter.pause_if_scarce(is_partial, link.round_trip, now);
         }
         // alone: others are decided about before what this instance admits is reported
@@ -322,7 +322,7 @@ impl ReplyArrival<'_> {
             && counter.is_silent()
             && flows(&counter.target.tiers)
             && adopted.is_ok_and(|stays| counter.has_all_flowing(stays));
-        // what is held may have ended on the way
+        // leases may have ended on the way
         hits.record(counter.expire_leases(link.time));
         let stored = (knows_better && rejects).then(|| {
             let mut stored = reply.counters.clone();
@@ -332,9 +332,9 @@ impl ReplyArrival<'_> {
         self.answer(decided, stored.as_deref(), now);
         if granted > 0 {
             let Self { counter, link, woken, .. } = self;
-            let mut talk = std::mem::take(&mut counter.talk);
-            talk.filter_tries(|asked| counter.decide_from_held(asked, link, woken));
-            counter.talk = talk;
+            let mut traffic = std::mem::take(&mut counter.traffic);
+            traffic.filter_tries(|asked| counter.decide_from_leases(asked, link, woken));
+            counter.traffic = traffic;
         }
     }
 
@@ -356,12 +356,15 @@ impl ReplyArrival<'_> {
             }
             // by keys that stay the same while it sorts: a caller may leave meanwhile
             tries.sort_by_cached_key(|asked| {
-                (!asked.is_awaited(), !counter.talk.is_admitted_meanwhile(asked.id))
+                (!asked.is_awaited(), !counter.traffic.is_admitted_meanwhile(asked.id))
             });
             let taken = if is_counted { taken(reply, i, run) as usize } else { 0 };
             for (j, asked) in tries.iter().enumerate().filter(|(_, asked)| !asked.is_awaited()) {
                 // where rejected hits count, the store has counted them
-                match (counter.talk.take_given_up(asked.id), j < taken || is_counted && run.counts_rejected) {
+                match (
+                    counter.traffic.take_given_up(asked.id),
+                    j < taken || is_counted && run.counts_rejected,
+                ) {
                     (Some(admitted), true) => {
                         let hits = Hits(admitted.taken());
                         take_off(&sent.target.tiers, &mut counter.estimate, hits, admitted.at);
@@ -385,7 +388,7 @@ impl ReplyArrival<'_> {
         let precedes = |other: u32| number != other && other.wrapping_sub(number) < u32::MAX / 2;
         let is_exact = reply.at.is_some() && counter.plan.is_reply_dated;
         let inaccuracy = if is_exact { Period::default() } else { INACCURACY };
-        let is_late = counter.heard.last_reply_at().is_some_and(|last| {
+        let is_late = counter.last_reply.last_reply_at().is_some_and(|last| {
             // the clock has stepped back if the reply to a later command is of a much earlier time
             let is_later = number != applied && !precedes(applied);
             let is_earlier = now.after(inaccuracy) < last && (now.after(CLOCK_STEP) > last || !is_later);
@@ -394,7 +397,7 @@ impl ReplyArrival<'_> {
         if is_late {
             let mut counted = TierSet::default();
             for (i, tier) in counter.target.tiers.iter().enumerate() {
-                let stays = !tier.has_windows() && counter.heard.exact.contains(i);
+                let stays = !tier.has_windows() && counter.last_reply.exact.contains(i);
                 counted.set(i, !stays);
             }
             // what the reply to the later command was applied to may have been incomplete
@@ -403,10 +406,10 @@ impl ReplyArrival<'_> {
             return Err(counted);
         }
         counter.numbers.applied = number;
-        // a hold that has seen others' hits may hide them from this reply
-        let is_overtaken = counter.talk.overtake_holds(number);
+        // a lease that has seen others' hits may hide them from this reply
+        let is_overtaken = counter.traffic.overtake_leases(number);
         let kept = if is_overtaken { reply.missing } else { counter.kept_in(reply) };
-        let LocalCounter { ledger, talk, estimate, heard, target, .. } = &mut **counter;
+        let LocalCounter { ledger, traffic, estimate, last_reply, target, .. } = &mut **counter;
         let in_flight = ledger.in_flight();
         let unknown = if precedes(ledger.number()) { in_flight } else { &[] };
         for (i, (tier, state)) in target.tiers.iter().zip(estimate).enumerate() {
@@ -420,17 +423,17 @@ impl ReplyArrival<'_> {
             };
             if is_adopted {
                 state.clone_from(stored);
-                let missing = unknown.iter().chain(ledger.pending()).chain(talk.admitted());
+                let missing = unknown.iter().chain(ledger.pending()).chain(traffic.admitted());
                 missing.for_each(|delta| delta.apply(tier, state, now));
-                HeldLease::exclude(ledger.leases(), tier, state, now);
+                Lease::exclude(ledger.leases(), tier, state, now);
             }
         }
-        // whether the others include what is in flight or to be held is only guessed, and hits that are not sent are counted
+        // whether the others include what is in flight or to be leased is only guessed, and hits that are not sent are counted
         // before the tries, which may come out differently
-        let mut unsent = ledger.pending().iter().chain(talk.admitted());
+        let mut unsent = ledger.pending().iter().chain(traffic.admitted());
         let is_other_order = !runs.is_empty() && unsent.any(|delta| delta.admitted() > 0);
         let is_guessed = !in_flight.is_empty() || is_overtaken || is_other_order;
-        heard.exact = if is_guessed { kept } else { TierSet(u32::MAX) };
+        last_reply.exact = if is_guessed { kept } else { TierSet(u32::MAX) };
         Ok(kept)
     }
 
@@ -479,15 +482,15 @@ impl ReplyArrival<'_> {
             }
             if asked.leases() && verdict.decision.over {
                 verdict.decision = counter.until_pause_ends(verdict.decision, now);
-                let held = counter.decide_from_held(asked, link, woken);
-                let Some(rejected) = held else { continue };
+                let rejected = counter.decide_from_leases(asked, link, woken);
+                let Some(rejected) = rejected else { continue };
                 asked = rejected;
             }
-            if let Asks::Reserve(request) = asked.asks
+            if let TryKind::Reserve(request) = asked.kind
                 && !asked.is_awaited()
             {
                 // of a caller who waits no longer; no run has forgotten it
-                if let Some(admitted) = counter.talk.take_given_up(asked.id) {
+                if let Some(admitted) = counter.traffic.take_given_up(asked.id) {
                     counter.pend(admitted);
                 }
                 if verdict.reserved > Hits(0) {

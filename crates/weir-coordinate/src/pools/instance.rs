@@ -59,7 +59,7 @@ pub(super) struct InstancePool {
 #[derive(Debug, Default)]
 pub(super) struct LocalMember {
     /// Granted in this cycle and not used yet.
-    pub(super) held: u32,
+    pub(super) leased: u32,
     /// What the store does not know yet.
     pub(super) news: MemberNews,
     /// Asked for in the step before: so many are asked for ahead.
@@ -116,7 +116,7 @@ impl InstancePool {
             target: Arc::new(target),
             sharing,
             mode: Coordination::Lease,
-            view: Pool::beside(),
+            view: Pool::concurrent(),
             fallback: None,
             now: Timestamp::default(),
             span: [Timestamp::default(); 3],
@@ -162,8 +162,8 @@ impl InstancePool {
             // one without a name
             return Ok((self.view.decide_in_step(&rule, name, hits, true, reset), How::Counted));
         };
-        if member.held >= hits {
-            member.held -= hits;
+        if member.leased >= hits {
+            member.leased -= hits;
             member.count(hits, true);
             return Ok((self.status(name, hits, true), How::Spent));
         }
@@ -222,8 +222,8 @@ impl InstancePool {
     pub(super) fn give_back(&mut self, value: &str, hits: u32) {
         let name = self.name_of(value);
         let granted = self.view.account(name).granted;
-        let held = &mut self.member(name).held;
-        *held += hits.min(granted.saturating_sub(*held));
+        let leased = &mut self.member(name).leased;
+        *leased += hits.min(granted.saturating_sub(*leased));
         self.has_news = true;
     }
 
@@ -254,10 +254,10 @@ impl InstancePool {
     pub(super) fn status(&self, name: &str, hits: u32, is_admitted: bool) -> PoolDecision {
         let (rule, reset) = (rule(&self.target, &self.sharing), self.span[2].since(self.now));
         let PoolDecision { share, before, remaining, .. } = self.view.look_in_step(&rule, name, reset);
-        let held = self.members.get(name).map_or(0, |member| member.held);
-        let before = before.saturating_sub(held).saturating_sub(if is_admitted { hits } else { 0 });
+        let leased = self.members.get(name).map_or(0, |member| member.leased);
+        let before = before.saturating_sub(leased).saturating_sub(if is_admitted { hits } else { 0 });
         let left = if is_admitted || hits == 0 { remaining } else { 0 };
-        PoolDecision { is_admitted, share, before, remaining: left.saturating_add(held), reset }
+        PoolDecision { is_admitted, share, before, remaining: left.saturating_add(leased), reset }
     }
 
     /// Begins the cycle of `now`, if it has not begun.
@@ -295,7 +295,7 @@ impl InstancePool {
     fn end_cycle(&mut self, is_next: bool) {
         for member in self.members.values_mut() {
             let MemberNews { late, asked, granted } = take(&mut member.news);
-            self.hits.stranded.add(take(&mut member.held).into());
+            self.hits.stranded.add(take(&mut member.leased).into());
             self.hits.unreported.add(u64::try_from(granted).unwrap_or(0));
             member.news.late = if is_next { asked } else { 0 };
             self.hits.lost_demand.add(u64::from(late) + u64::from(asked - member.news.late));
@@ -337,7 +337,7 @@ impl InstancePool {
         let mut unused = leased.ahead;
         if is_open {
             self.view.learn(name, leased.granted, leased.total);
-            self.member(name).held += take(&mut unused);
+            self.member(name).leased += take(&mut unused);
         }
         let waiting = &mut self.member(name).waiting;
         let tries: Vec<_> = waiting.drain(..leased.tries.len().min(waiting.len())).collect();
@@ -351,7 +351,7 @@ impl InstancePool {
             }
         }
         if is_open {
-            self.member(name).held += unused;
+            self.member(name).leased += unused;
         } else {
             self.hits.stranded.add(unused.into());
         }
@@ -360,7 +360,7 @@ impl InstancePool {
     /// Takes what is not reported, and held hits that nobody has asked for since the last exchange. None if there is
     /// nothing.
     pub(super) fn begin_exchange(&mut self) -> Option<PoolCommand> {
-        if !self.has_news && self.members.values().all(|member| member.held == 0) {
+        if !self.has_news && self.members.values().all(|member| member.leased == 0) {
             self.exchanges = None;
             return None;
         }
@@ -369,7 +369,7 @@ impl InstancePool {
         for (name, member) in &mut self.members {
             member.pace = member.news.asked;
             if member.pace == 0 && member.waiting.is_empty() {
-                member.news.granted -= i64::from(take(&mut member.held));
+                member.news.granted -= i64::from(take(&mut member.leased));
             }
             let news = take(&mut member.news);
             if news != MemberNews::default() {

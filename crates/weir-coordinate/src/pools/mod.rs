@@ -27,7 +27,7 @@ use super::{
     Coordinated,
     client::{Delivery, StoreClient, StoreTime, sha256},
     counter::TryVerdict,
-    modes::{Turn, record_mode, recorded},
+    modes::{DecisionContext, record_mode, recorded},
 };
 use weir_limit::{
     Coordination, Decision, Direction, Hits, LimitCheck, OnStoreFailure, OverLimitPolicy, Period,
@@ -37,7 +37,7 @@ use weir_store::{
     TakeOptions,
     path::{pool_path_of, shortened, shortened_name},
     pool_command::PoolCommand,
-    pools::{Beside, PoolSlot, PoolSummary, Pools, clamped, combined, decision_of},
+    pools::{JobRunner, PoolSlot, PoolSummary, Pools, clamped, combined, decision_of},
     remote::{Remote, RemoteError, Target},
 };
 
@@ -70,8 +70,8 @@ impl<R: Remote> SharedPools<R> {
     /// Must be called within a tokio runtime.
     pub(super) fn new(client: Arc<StoreClient<R>>) -> Arc<Self> {
         let (runtime, jobs) = (Handle::current(), Handle::current());
-        let beside = Beside::new(move |job| drop(jobs.spawn_blocking(job)));
-        let pools = Pools::new(client.settings.max_counters, beside);
+        let runner = JobRunner::new(move |job| drop(jobs.spawn_blocking(job)));
+        let pools = Pools::new(client.settings.max_counters, runner);
         Arc::new(Self { pools, client, runtime })
     }
 
@@ -246,7 +246,7 @@ impl<R: Remote> Coordinated<R> {
         Some(match self.pools.decide(&member, check, true, now) {
             Ok(decision) => decision,
             Err(waiting) => {
-                Box::pin(self.wait_for_pool(&member, check, waiting, self.turn(now, options))).await
+                Box::pin(self.wait_for_pool(&member, check, waiting, self.context(now, options))).await
             }
         })
     }
@@ -256,26 +256,26 @@ impl<R: Remote> Coordinated<R> {
         &self,
         member: &Member<'_>,
         check: &LimitCheck<'_>,
-        turn: Turn<'_>,
+        context: DecisionContext<'_>,
     ) -> TryVerdict {
-        record_mode(turn.record, member.mode);
-        let beside = check.beside(check.hits);
+        record_mode(context.record, member.mode);
+        let beside = check.of_own_tiers(check.hits);
         let mut taken = None;
         if let Some(beside) = &beside {
-            taken = Some(self.take_check(beside, Scope::Request, turn).await);
+            taken = Some(self.take_check(beside, Scope::Request, context).await);
         }
         let fits = taken.is_none_or(|taken| !taken.decision.over);
-        let own = match self.pools.decide(member, check, fits, turn.now) {
+        let own = match self.pools.decide(member, check, fits, context.now) {
             Ok(decision) => decision,
-            Err(waiting) => self.wait_for_pool(member, check, waiting, turn).await,
+            Err(waiting) => self.wait_for_pool(member, check, waiting, context).await,
         };
         if let (Some(beside), Some(taken), true) = (&beside, taken, own.over) {
             // the pool has rejected what they have taken
-            self.undo(beside, taken, turn);
+            self.undo(beside, taken, context);
             return TryVerdict { decision: own, ..taken };
         }
         let decision = combined(own, taken.map(|taken| taken.decision));
-        taken.map_or(TryVerdict::new(decision, turn.now), |taken| TryVerdict { decision, ..taken })
+        taken.map_or(TryVerdict::new(decision, context.now), |taken| TryVerdict { decision, ..taken })
     }
 
     async fn wait_for_pool(
@@ -283,17 +283,17 @@ impl<R: Remote> Coordinated<R> {
         Member { slot, value, .. }: &Member<'_>,
         check: &LimitCheck<'_>,
         waiting: AwaitedReply,
-        turn: Turn<'_>,
+        context: DecisionContext<'_>,
     ) -> Decision {
-        let time = self.client.time_at(turn.now);
+        let time = self.client.time_at(context.now);
         if let Some(reply) = waiting {
             let received = pin!(async {
-                match timeout_at(turn.until, reply).await {
+                match timeout_at(context.until, reply).await {
                     Ok(Ok(decision)) => Ok(decision),
                     _ => Err(Delivery::NotApplied),
                 }
             });
-            if let Ok(decision) = recorded(turn, 1, received).await {
+            if let Ok(decision) = recorded(context, 1, received).await {
                 self.client.metrics.decisions.waited.add(1);
                 return decision_of(decision, check.hits);
             }
@@ -316,7 +316,7 @@ impl<R: Remote> Coordinated<R> {
     ) -> Decision {
         let own = self.pools.with(&member.slot, self.client.time_at(now), |pool| pool.look(&member.value));
         let own = Decision { over: hits.0 > u64::from(own.remaining), ..decision_of(own, hits) };
-        combined(own, check.beside(hits).map(|beside| self.look(&beside, hits, now)))
+        combined(own, check.of_own_tiers(hits).map(|beside| self.look(&beside, hits, now)))
     }
 
     /// What the pool has taken is held for its next requests. Those of the tiers beside it are in `taken`.
@@ -325,12 +325,12 @@ impl<R: Remote> Coordinated<R> {
         member: &Member<'_>,
         check: &LimitCheck<'_>,
         taken: TryVerdict,
-        turn: Turn<'_>,
+        context: DecisionContext<'_>,
     ) {
-        if let Some(beside) = check.beside(check.hits) {
-            self.undo(&beside, taken, turn);
+        if let Some(beside) = check.of_own_tiers(check.hits) {
+            self.undo(&beside, taken, context);
         }
-        self.pools.with(&member.slot, self.client.time_at(turn.now), |pool| {
+        self.pools.with(&member.slot, self.client.time_at(context.now), |pool| {
             pool.give_back(&member.value, clamped(check.hits));
         });
     }
@@ -342,14 +342,14 @@ impl<R: Remote> Coordinated<R> {
         request: ReservationRequest,
         now: Timestamp,
     ) -> Reservation {
-        let turn = self.turn(now, TakeOptions::default());
+        let context = self.context(now, TakeOptions::default());
         // a new member has a share from then on
         self.pools.with(&member.slot, self.client.time_at(now), |pool| _ = pool.ask(&member.value, 0));
         let looked = self.look_shared(member, check, Hits(0), now);
         let fitting = request.fit(Hits(looked.remaining.into()));
         let hits = if fitting == Hits(0) { request.least.max(Hits(1)) } else { fitting };
         let asked = LimitCheck { hits, direction: Direction::Take, ..check.copied() };
-        let decision = self.take_shared(member, &asked, turn).await.decision;
+        let decision = self.take_shared(member, &asked, context).await.decision;
         let at = self.client.time_at(now).latest;
         let cycle_ends = at.window_end(asked.tiers()[0].period);
         let until = now.after(request.hold.min(cycle_ends.since(at)));
@@ -365,13 +365,13 @@ impl<R: Remote> Coordinated<R> {
         hits: Hits,
         now: Timestamp,
     ) {
-        let turn = self.turn(now, TakeOptions::default());
+        let context = self.context(now, TakeOptions::default());
         let check = LimitCheck { hits, direction: Direction::GiveBack, ..check.copied() };
         let period = check.tiers()[0].period;
         if from.window_end(period) == now.window_end(period) {
-            self.take_shared(member, &check, turn).await;
-        } else if let Some(beside) = check.beside(hits) {
-            self.take_check(&beside, Scope::Request, turn).await;
+            self.take_shared(member, &check, context).await;
+        } else if let Some(beside) = check.of_own_tiers(hits) {
+            self.take_check(&beside, Scope::Request, context).await;
         }
     }
 }

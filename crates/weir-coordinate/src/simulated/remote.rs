@@ -321,7 +321,8 @@ impl SimulatedRemote {
 
 /// A store of single fixed windows grants no more than the fewest hits that are of use.
 fn can_carry_out(capabilities: Capabilities, Command { target, exchange, .. }: &Command) -> bool {
-    let is_known = exchange.hold.is_none_or(|hold| exchange.reports.is_empty() && hold.least == hold.want);
+    let is_known =
+        exchange.lease.is_none_or(|lease| exchange.reports.is_empty() && lease.least == lease.want);
     capabilities.count(&target.tiers) && (capabilities == Capabilities::All || is_known)
 }
 

@@ -13,7 +13,9 @@ use weir_limit::{
     algorithm::{CountChange, CounterState},
     decide,
 };
-use weir_store::remote::{Command, Exchange, Heartbeat, Hold, Members, Reply, Report, Run, Target, TierSet};
+use weir_store::remote::{
+    Command, Exchange, Heartbeat, LeaseRequest, Members, Reply, Report, Run, Target, TierSet,
+};
 
 /// Real stores keep counters after their expiry, too, so that late hits still count in them.
 const LINGER: Period = Period::from_secs(60);
@@ -94,7 +96,7 @@ impl SimulatedServer {
             }
         }
         let mut counted = CountedHits { target, keys: &keys, counters, now, changed: TierSet::default() };
-        let (told, (mut hits, taken, granted)) = counted.apply(exchange);
+        let (replied, (mut hits, taken, granted)) = counted.apply(exchange);
         let CountedHits { counters, changed, .. } = counted;
         for (i, (key, counter)) in keys.iter().zip(&counters).enumerate() {
             let is_fixed = target.tiers[i].has_windows();
@@ -119,7 +121,7 @@ impl SimulatedServer {
             }
         }
         self.sweep(now);
-        Reply { granted, taken, at: Some(now), counters: told, own, missing }
+        Reply { granted, taken, at: Some(now), counters: replied, own, missing }
     }
 
     /// Returns the windows as they were before.
@@ -236,8 +238,8 @@ impl CountedHits<'_> {
         result
     }
 
-    /// Returns the counters after the reports, and the hits that runs and the hold took, the tries that were taken of each
-    /// run, and the hits of the hold.
+    /// Returns the counters after the reports, and the hits that runs and the lease took, the tries that were taken of
+    /// each run, and the hits of the lease.
     fn apply(&mut self, exchange: &Exchange) -> (TierStates, (i64, SmallVec<[u32; 1]>, u64)) {
         for report in &exchange.reports {
             self.report(report);
@@ -256,8 +258,8 @@ impl CountedHits<'_> {
             let rejected = exchange.runs.iter().zip(&taken).filter(|(run, taken)| **taken < run.tries);
             rejected.for_each(|(run, _)| self.note_rejected(*run));
         }
-        let held = exchange.hold.map_or(0, |hold| self.hold(hold));
-        (before, (all.saturating_add_unsigned(held), taken, held))
+        let leased = exchange.lease.map_or(0, |lease| self.lease(lease));
+        (before, (all.saturating_add_unsigned(leased), taken, leased))
     }
 
     fn make_run(&mut self, run: Run) -> u32 {
@@ -297,18 +299,18 @@ impl CountedHits<'_> {
         }
     }
 
-    fn hold(&mut self, Hold { least, want, time }: Hold) -> u64 {
+    fn lease(&mut self, LeaseRequest { least, want, hold }: LeaseRequest) -> u64 {
         let (tiers, now) = (&self.target.tiers, self.now);
         let room =
             tiers.iter().zip(&self.counters).map(|(tier, state)| state.availability(tier, now).remaining);
-        let held = want.min(room.min().unwrap_or(0).into());
-        if held < least {
+        let leased = want.min(room.min().unwrap_or(0).into());
+        if leased < least {
             return 0;
         }
         for i in 0..tiers.len() {
-            self.edit(i, |tier, counter| counter.reserve(tier, now, now.after(time), Hits(held)));
+            self.edit(i, |tier, counter| counter.reserve(tier, now, now.after(hold), Hits(leased)));
         }
-        held
+        leased
     }
 
     fn report(&mut self, report: &Report) {

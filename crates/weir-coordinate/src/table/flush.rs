@@ -12,7 +12,7 @@ use tokio::{
 use super::{CounterTable, shards::CounterEntry};
 use crate::{
     client::{Link, lead},
-    counter::{LocalCounter, Outbox, Urgency},
+    counter::{FlushUrgency, LocalCounter, Outbox},
 };
 use weir_limit::{CounterKey, Period, Timestamp};
 use weir_store::remote::Remote;
@@ -85,13 +85,13 @@ impl AttentionQueue {
         &self,
         key: CounterKey,
         place: &mut QueuePlace,
-        urgency: Urgency,
+        urgency: FlushUrgency,
         delay: Period,
         grid: Period,
     ) {
         let (now, grid) = (self.now(), grid.as_nanos());
         let turn = || (now.saturating_add(delay.as_nanos()) / grid).max(now / grid + 1);
-        let at = if urgency == Urgency::Now { now } else { turn().saturating_mul(grid) } / UNIT;
+        let at = if urgency == FlushUrgency::Now { now } else { turn().saturating_mul(grid) } / UNIT;
         let before = place.due_at();
         if !place.make_due(at, urgency) {
             return;
@@ -134,13 +134,13 @@ impl QueuePlace {
         (self.0 != 0).then_some(self.0 >> 3)
     }
 
-    pub(crate) const fn is_due_for(self, urgency: Urgency) -> bool {
+    pub(crate) const fn is_due_for(self, urgency: FlushUrgency) -> bool {
         self.0 & 7 > urgency as u64
     }
 
     /// Returns whether the counter was not due so early. The higher urgency is kept, so that it is not computed again
     /// for every hit.
-    pub(crate) fn make_due(&mut self, at: u64, urgency: Urgency) -> bool {
+    pub(crate) fn make_due(&mut self, at: u64, urgency: FlushUrgency) -> bool {
         let (before, own) = (self.due_at(), urgency as u64 + 1);
         let is_earlier = before.is_none_or(|before| at < before);
         self.0 = if is_earlier { at << 3 | own } else { self.0 & !7 | own.max(self.0 & 7) };
@@ -170,7 +170,7 @@ impl<R: Remote> CounterTable<R> {
             if let Some(entry) = shard.entry_mut(key)
                 && entry.place.take_turn(at)
             {
-                entry.counter.choice.is_beside &= !is_single;
+                entry.counter.choice.has_sibling &= !is_single;
                 self.flush_counter(entry, &link, &mut outbox);
             }
         }
@@ -183,12 +183,12 @@ impl<R: Remote> CounterTable<R> {
         let is_available = !self.client.is_unavailable_for(&counter.target, now);
         if is_available && counter.should_renew(link.lead(), now) {
             // due again after the reply
-            counter.talk.open().wants_lease = true;
+            counter.traffic.open().wants_lease = true;
             return self.send_tries(entry, link);
         }
         self.drop_ended(counter, link);
         counter.return_ending(link.lead(), now);
-        if counter.talk.waits_for_call() {
+        if counter.traffic.waits_for_call() {
             // which carries the reports too: decisions must not leave behind those of others
             return;
         }
@@ -219,11 +219,11 @@ impl<R: Remote> CounterTable<R> {
                     counter.return_leases();
                     if counter.can_flush() {
                         let at_once = Period::default();
-                        self.queue.push(*key, place, Urgency::Now, at_once, at_once);
+                        self.queue.push(*key, place, FlushUrgency::Now, at_once, at_once);
                     }
-                    // what is held by an exchange on its way, or by one to come, has to be returned too
+                    // what an exchange on its way leases, or by one to come, has to be returned too
                     unreported |=
-                        !counter.is_settled() || !counter.is_silent() || counter.talk.waits_for_call();
+                        !counter.is_settled() || !counter.is_silent() || counter.traffic.waits_for_call();
                 });
                 if !unreported {
                     return;
@@ -236,11 +236,11 @@ impl<R: Remote> CounterTable<R> {
 
     /// To be called whenever what `counter` has to report, or a lease that it has to return, may have changed.
     pub(super) fn enqueue(&self, entry: &mut CounterEntry, now: Timestamp) {
-        self.enqueue_for(Urgency::Now, entry, now);
+        self.enqueue_for(FlushUrgency::Now, entry, now);
     }
 
     /// For something of the urgency `most`, or less.
-    pub(super) fn enqueue_for(&self, most: Urgency, entry: &mut CounterEntry, now: Timestamp) {
+    pub(super) fn enqueue_for(&self, most: FlushUrgency, entry: &mut CounterEntry, now: Timestamp) {
         if !entry.counter.can_flush() {
             return self.enqueue_lease(entry, now);
         }
@@ -253,18 +253,18 @@ impl<R: Remote> CounterTable<R> {
         }
         if self.client.is_unavailable_for(&counter.target, now) {
             // the flush waits for the node, however urgent it is
-            urgency = Urgency::Idle;
+            urgency = FlushUrgency::Idle;
         }
         let (delay, grid) = match urgency {
-            Urgency::Idle => (outage_pause(self.shards.len()), TICK),
-            Urgency::Pause => {
+            FlushUrgency::Idle => (outage_pause(self.shards.len()), TICK),
+            FlushUrgency::Pause => {
                 let pause = pause(counter, now);
                 // with the others of the interval, unless it would be much too early then
                 let is_long = pause.as_nanos() >= 2 * interval.as_nanos();
                 (pause, if is_long { grid } else { TICK })
             }
-            Urgency::Interval => (Period::default(), grid),
-            Urgency::Tick | Urgency::Now => (Period::default(), TICK),
+            FlushUrgency::Interval => (Period::default(), grid),
+            FlushUrgency::Tick | FlushUrgency::Now => (Period::default(), TICK),
         };
         self.queue.push(*key, place, urgency, delay, grid);
     }
@@ -272,9 +272,9 @@ impl<R: Remote> CounterTable<R> {
     fn enqueue_lease(&self, CounterEntry { key, place, counter }: &mut CounterEntry, now: Timestamp) {
         let Some((at, is_punctual)) = counter.due_at(lead(self.client.round_trip())) else { return };
         // whatever it is due for, leases are looked at
-        if is_punctual || !place.is_due_for(Urgency::Idle) {
+        if is_punctual || !place.is_due_for(FlushUrgency::Idle) {
             let grid = if is_punctual { SHORTEST_GRID } else { LEASE_GRID };
-            self.queue.push(*key, place, Urgency::Idle, at.since(now), grid);
+            self.queue.push(*key, place, FlushUrgency::Idle, at.since(now), grid);
         }
     }
 }

@@ -24,7 +24,8 @@ use super::{
     CoordinationMetrics, CoordinationSettings,
     client::{Delivery, ExchangeOutcome, Link, SentTry, StoreClient, StoreTime, sha256},
     counter::{
-        Asks, Generation, Group, LocalCounter, PendingOutcome, Sent, Switch, Tries, TryOutcome, Urgency,
+        FlushUrgency, Generation, Group, LocalCounter, PendingOutcome, Sent, Switch, Tries, TryKind,
+        TryOutcome,
     },
     metrics::HitCounts,
 };
@@ -50,7 +51,7 @@ pub(crate) struct Waiting {
     generation: Generation,
     id: u32,
     hits: Hits,
-    asks: Asks,
+    kind: TryKind,
     outcome: PendingOutcome,
     /// The commands that were sent for it, one or none.
     pub(crate) commands: u32,
@@ -107,7 +108,7 @@ impl<R: Remote> CounterTable<R> {
         }
         counter.last_check_at = now;
         let result = act(key, counter);
-        if entry.counter.talk.has_to_send() {
+        if entry.counter.traffic.has_to_send() {
             self.send_tries(entry, &self.link_now());
         }
         self.enqueue(entry, now);
@@ -139,7 +140,7 @@ impl<R: Remote> CounterTable<R> {
         let target = Arc::new(Target::of(check, sha256));
         let mut counter = LocalCounter::new(target, self.client.settings.sync_interval, generation, now);
         for other in shard.all_of(key.shard()) {
-            counter.begin_beside(&mut other.counter);
+            counter.begin_as_sibling(&mut other.counter);
             // what it has returned does not wait for the sweep
             self.enqueue(other, now);
         }
@@ -147,7 +148,7 @@ impl<R: Remote> CounterTable<R> {
             // their decisions are made without the store
             orphans.extend(evicted.take_tries());
             // the store may take what the fallback has decided meanwhile
-            hits.delivery_unknown.add(evicted.talk.given_up_hits());
+            hits.delivery_unknown.add(evicted.traffic.given_up_hits());
             if evicted.is_settled() {
                 evictions.evicted_reported.add(1);
             } else {
@@ -223,7 +224,7 @@ impl<R: Remote> CounterTable<R> {
             self.send_tries(entry, link);
             // a store that rejects reports, for want of memory, say, would otherwise have one in every round trip
             let has_failed = delivery != Delivery::Applied && carried.is_some();
-            let most = if has_failed { Urgency::Interval } else { Urgency::Now };
+            let most = if has_failed { FlushUrgency::Interval } else { FlushUrgency::Now };
             self.enqueue_for(most, entry, link.time.now);
         });
     }
@@ -242,11 +243,11 @@ impl<R: Remote> CounterTable<R> {
     }
 
     fn give_up(&self, waiting: Waiting) -> TryOutcome {
-        let Waiting { key, generation, id, hits, asks, mut outcome, .. } = waiting;
-        let taking = match asks {
-            Asks::Take(_) | Asks::Lease(_) => Some(hits),
-            Asks::GiveBack(_) => None,
-            Asks::Look | Asks::Reserve(_) => Some(Hits(0)),
+        let Waiting { key, generation, id, hits, kind, mut outcome, .. } = waiting;
+        let taking = match kind {
+            TryKind::Take(_) | TryKind::Lease(_) => Some(hits),
+            TryKind::GiveBack(_) => None,
+            TryKind::Look | TryKind::Reserve(_) => Some(Hits(0)),
         };
         self.with_existing(key, Some(generation), |entry| {
             let Some(CounterEntry { counter, .. }) = entry else { return Err(Delivery::Unknown) };
@@ -254,7 +255,7 @@ impl<R: Remote> CounterTable<R> {
             if let Some(decided) = outcome.take_or_leave() {
                 return decided;
             }
-            let is_sent = counter.talk.give_up(id, taking);
+            let is_sent = counter.traffic.give_up(id, taking);
             let sent = SentTry { generation: generation.0, id };
             Err(if is_sent { Delivery::OnWay(sent) } else { Delivery::NotApplied })
         })
@@ -263,7 +264,7 @@ impl<R: Remote> CounterTable<R> {
     /// Queues `counter` if some of its tries may leave, or it wants a lease.
     pub(super) fn send_tries(&self, CounterEntry { key, counter, .. }: &mut CounterEntry, link: &Link) {
         if counter.can_send_tries(link) {
-            counter.talk.open().is_queued = true;
+            counter.traffic.open().is_queued = true;
             self.queue_tries(*key, &counter.target, link.time.now);
         }
     }
@@ -292,14 +293,14 @@ impl Waiting {
     /// None if too many decisions wait for the counter. Up to `Exchange::MAX_RUNS` tries of a group are made together.
     pub(crate) fn ask(
         (key, counter): (CounterKey, &mut LocalCounter),
-        (hits, asks): (Hits, Asks),
+        (hits, kind): (Hits, TryKind),
         group: Option<Group>,
     ) -> Option<Self> {
-        let (id, outcome) = counter.add_try(hits, asks, group)?;
+        let (id, outcome) = counter.add_try(hits, kind, group)?;
         let generation = counter.generation();
         // the first one sends the command that others may join
-        let commands = u32::from(counter.talk.tries.len() == 1);
-        Some(Self { key, generation, id, hits, asks, outcome, commands })
+        let commands = u32::from(counter.traffic.tries.len() == 1);
+        Some(Self { key, generation, id, hits, kind, outcome, commands })
     }
 }
 
@@ -307,25 +308,25 @@ impl Waiting {
 
 impl<R: Remote> Drop for Awaited<'_, R> {
     fn drop(&mut self) {
-        let Some(Waiting { key, generation, hits, asks, mut outcome, .. }) = self.waiting.take() else {
+        let Some(Waiting { key, generation, hits, kind, mut outcome, .. }) = self.waiting.take() else {
             return;
         };
         self.table.with_existing(key, Some(generation), |entry| {
             // tries are decided under the lock
             let Some(decided) = outcome.take_or_leave() else { return };
-            let taken = decided.map_or(Hits(0), |tried| tried.taken(asks, hits));
+            let taken = decided.map_or(Hits(0), |tried| tried.taken(kind, hits));
             let Some(entry) = entry else {
                 // it was evicted
                 return self.table.hits().stranded.add(taken.0);
             };
             let counter = &mut entry.counter;
-            match (decided, asks) {
-                (Ok(tried), Asks::Reserve(request)) if taken > Hits(0) => {
+            match (decided, kind) {
+                (Ok(tried), TryKind::Reserve(request)) if taken > Hits(0) => {
                     counter.give_back_reserved(request, tried);
                 }
                 (Ok(tried), _) if taken > Hits(0) => counter.uncount(hits, tried.at),
                 (Err(Delivery::NotApplied), _) => {
-                    counter.count_return(hits, asks);
+                    counter.count_return(hits, kind);
                 }
                 _ => return,
             }

@@ -28,7 +28,7 @@ use crate::{
 };
 use weir_limit::{CounterKey, Timestamp};
 use weir_store::{
-    remote::{Remote, RemoteError, Replies, StoreNode, Target, Urgency},
+    remote::{CallPriority, Remote, RemoteError, Replies, StoreNode, Target},
     wakeup::{Wakeups, wake_all},
 };
 
@@ -85,13 +85,15 @@ pub(crate) async fn run<R: Remote>(table: Arc<CounterTable<R>>) {
         }
         let next = loop {
             match table.take_tries() {
-                Ok(counters) => calls.extend(table.calls(Urgency::Decision, table.compose_tries(counters))),
+                Ok(counters) => {
+                    calls.extend(table.calls(CallPriority::Decision, table.compose_tries(counters)))
+                }
                 Err(next) => break next.map(|time| Instant::now() + time),
             }
         };
         let due = table.queue.take(MAX_BACKGROUND);
         let is_idle = due.is_empty();
-        calls.extend(table.calls(Urgency::Background, table.flush(due)));
+        calls.extend(table.calls(CallPriority::Background, table.flush(due)));
         let next = [next, table.queue.next()].into_iter().flatten().fold(sweep_at, Instant::min);
         tokio::select! {
             // a fixed order, so that simulations are reproducible
@@ -179,18 +181,22 @@ impl<R: Remote> CounterTable<R> {
     }
 
     /// Returns one for each node that counts some of `outbox` in the windows that are open now.
-    fn calls(&self, urgency: Urgency, outbox: Outbox) -> impl Iterator<Item = impl Future<Output = ()>> {
+    fn calls(
+        &self,
+        priority: CallPriority,
+        outbox: Outbox,
+    ) -> impl Iterator<Item = impl Future<Output = ()>> {
         let mut by_node = BTreeMap::<StoreNode, Outbox>::new();
         for (command, sent) in outbox {
             let node = self.client.remote.node(&command.target, command.counted_at());
             by_node.entry(node).or_default().push((command, sent));
         }
-        by_node.into_iter().map(move |(node, outbox)| self.call(node, urgency, outbox))
+        by_node.into_iter().map(move |(node, outbox)| self.call(node, priority, outbox))
     }
 
     /// Sends `outbox` to `node`, and applies the replies.
-    fn call(&self, node: StoreNode, urgency: Urgency, outbox: Outbox) -> impl Future<Output = ()> {
-        if urgency == Urgency::Decision {
+    fn call(&self, node: StoreNode, priority: CallPriority, outbox: Outbox) -> impl Future<Output = ()> {
+        if priority == CallPriority::Decision {
             let (mut nodes, left_at) = (self.nodes.lock(), Some(Instant::now()));
             let queue = nodes.entry(node).or_default();
             (queue.calls, queue.left_at) = (queue.calls + 1, left_at);
@@ -207,7 +213,7 @@ impl<R: Remote> CounterTable<R> {
                 }
                 wake_all(&mut woken);
             };
-            let (outcome, received) = self.client.send(node, commands, urgency, silent).await;
+            let (outcome, received) = self.client.send(node, commands, priority, silent).await;
             let (replies, now) = match outcome {
                 Ok(Replies { now, replies }) => (replies, now),
                 Err(error) => (vec![Err(error); sent.len()], Timestamp::default()),
@@ -221,7 +227,7 @@ impl<R: Remote> CounterTable<R> {
             }
             // together: each of their threads is woken once
             wake_all(&mut woken);
-            if urgency == Urgency::Decision {
+            if priority == CallPriority::Decision {
                 self.nodes.lock().entry(node).or_default().calls -= 1;
             }
         }

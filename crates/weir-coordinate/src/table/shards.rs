@@ -16,7 +16,7 @@ const COUNTERS_PER_SHARD: usize = 1024;
 const SHARE_OF_REQUESTS: usize = 4;
 
 /// The most counters of the same entries, unless they are of rules.
-const MAX_BESIDE: usize = 16;
+const MAX_SIBLINGS: usize = 16;
 
 /// The buckets among which the counter to evict is chosen.
 const EVICTION_SAMPLE: usize = 32;
@@ -220,7 +220,7 @@ impl CounterShard {
 
     /// Of the same entries, if they have too many counters: callers choose the periods of their limits.
     fn remove_one_of_many(&mut self, shard: u64) -> Option<Box<CounterEntry>> {
-        if self.all_of(shard).count() < MAX_BESIDE {
+        if self.all_of(shard).count() < MAX_SIBLINGS {
             return None;
         }
         // that of a rule stays

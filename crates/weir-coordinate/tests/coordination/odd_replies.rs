@@ -54,7 +54,7 @@ impl Remote for OddStore {
             if exchange.runs.iter().any(|run| run.hits > 0) {
                 self.requests.fetch_add(1, Ordering::Relaxed);
                 if oddity == Oddity::GrantsNothing {
-                    exchange.hold = None;
+                    exchange.lease = None;
                     exchange.runs.iter_mut().for_each(|run| run.hits = 0);
                     taken = Some(exchange.runs.iter().map(|_| 0).collect());
                 }

@@ -49,7 +49,7 @@ fn names() -> Vec<String> {
 #[test]
 fn a_thousand_names_in_a_request_leave_the_next_cycle_to_those_that_ask() {
     check(|sharing, asked, is_known| {
-        let (mut pool, sharing) = (Pool::beside(), Arc::new(sharing));
+        let (mut pool, sharing) = (Pool::concurrent(), Arc::new(sharing));
         let rule = PoolRule { capacity: CAPACITY, cycle: CYCLE, sharing: &sharing };
         let mut take = |names: &[&str], at: u32| {
             let now = Timestamp::from_millis(u64::from(at));

@@ -357,7 +357,7 @@ proptest! {
     fn shares_that_come_late_break_no_bound(sharing in sharings(), capacity in 0..400_u32, acts in acts()) {
         let sharing = Arc::new(sharing);
         let rule = PoolRule { capacity, cycle: CYCLE, sharing: &sharing };
-        let (mut pool, mut now) = (Pool::beside(), 1_000_000);
+        let (mut pool, mut now) = (Pool::concurrent(), 1_000_000);
         let mut begun: Option<Computation> = None;
         for act in acts {
             let at = Timestamp::from_millis(now);
@@ -419,7 +419,7 @@ fn the_most_members_with_the_most_demand_do_not_overflow() {
         let sharing = Sharing { borrow, weights, max_members: 1_024, ..Sharing::default() };
         let sharing = Arc::new(sharing);
         let rule = PoolRule { capacity: u32::MAX, cycle: CYCLE, sharing: &sharing };
-        let mut pool = Pool::beside();
+        let mut pool = Pool::concurrent();
         for cycle in 0..3_u64 {
             let now = Timestamp::from_millis(1_000_000 + cycle * 10_000);
             for i in 0..1_200 {

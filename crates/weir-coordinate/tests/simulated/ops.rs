@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use weir_limit::{OverLimitPolicy, Period, Timestamp};
-use weir_store::remote::{Command, Exchange, Hold, Reply, Report, Target};
+use weir_store::remote::{Command, Exchange, LeaseRequest, Reply, Report, Target};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(dead_code, reason = "not every test asks for everything")]
@@ -26,7 +26,7 @@ impl Op {
             Self::Take { hits } => Exchange::of_try(hits, policy),
             Self::Grant { report, least, want, hold } => {
                 let reports = report.into_iter().collect();
-                Exchange { reports, ..Exchange::of_hold(Hold { least, want, time: hold }) }
+                Exchange { reports, ..Exchange::of_lease(LeaseRequest { least, want, hold }) }
             }
             Self::Exchange(exchange) => exchange,
         }

@@ -4,7 +4,7 @@ use crate::units::{Period, Timestamp};
 
 /// Identifies a waiter among all that a line has ever had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place(pub(super) u64);
+pub struct QueuePosition(pub(super) u64);
 
 /// The reason why hits were not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub enum Entered {
     /// Its hits were taken.
     Admitted,
     /// It waits, and must [poll](super::Line::poll) for its answer or [leave](super::Line::leave).
-    Waits(Place),
+    Waits(QueuePosition),
     /// Its hits are not taken.
     Rejected(Rejection),
 }

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::{
     SHORT,
-    answer::{Answer, Entered, Place, Rejection},
+    answer::{Answer, Entered, QueuePosition, Rejection},
     plan::{LineForecast, shifted},
     sweep::Sweep,
     turns::{SPREAD, Turns, spread},
@@ -68,7 +68,7 @@ pub struct Supply {
     pub hits: Hits,
     /// The instant before which they may be used.
     pub until: Timestamp,
-    /// Their place in the counters.
+    /// Their index in the counters.
     pub span: ReservedSpan,
     /// If there are none, the wait until the least would fit.
     pub wait: Period,
@@ -81,7 +81,7 @@ pub struct Supply {
 pub struct Unused {
     /// The number of hits.
     pub hits: Hits,
-    /// Their place in the counters.
+    /// Their index in the counters.
     pub span: ReservedSpan,
 }
 
@@ -218,7 +218,7 @@ impl AskingLine {
         if let Some(plan) = &mut self.plan {
             plan.add(served, hits);
         }
-        let place = self.waiters.push(weight, now.after(max_wait));
+        let position = self.waiters.push(weight, now.after(max_wait));
         if is_first && self.asked_at.is_none() {
             if opening == Period::default() {
                 self.next = now;
@@ -226,7 +226,7 @@ impl AskingLine {
                 self.open(now.after(opening), now);
             }
         }
-        Entered::Waits(place)
+        Entered::Waits(position)
     }
 
     /// Serves the waiters that have their hits, tells those whose deadline has passed, and returns what to ask for now.
@@ -315,14 +315,14 @@ impl AskingLine {
         [Some(self.next), late].into_iter().flatten().min()
     }
 
-    /// Returns the answer to the waiter at `place`, once; or has `waker` woken when there is one.
-    pub fn poll(&mut self, place: Place, waker: &Waker) -> Poll<Answer> {
-        self.waiters.poll(place, waker)
+    /// Returns the answer to the waiter at `position`, once; or has `waker` woken when there is one.
+    pub fn poll(&mut self, position: QueuePosition, waker: &Waker) -> Poll<Answer> {
+        self.waiters.poll(position, waker)
     }
 
     /// Hits that were granted to the waiter serve the next one, or are given back.
-    pub fn leave(&mut self, place: Place, now: Timestamp, woken: &mut Vec<Waker>) {
-        match self.waiters.leave(place) {
+    pub fn leave(&mut self, position: QueuePosition, now: Timestamp, woken: &mut Vec<Waker>) {
+        match self.waiters.leave(position) {
             Left::Nothing => {}
             Left::Waiting => self.holes += 1,
             Left::Admitted(taken_at, hits) => match &mut self.held {
@@ -377,7 +377,7 @@ impl AskingLine {
             && first.hits.0 <= held.hits
         {
             held.hits -= first.hits.0;
-            self.waiters.answer(first.place, Answer::Admitted(now), woken);
+            self.waiters.answer(first.position, Answer::Admitted(now), woken);
         }
     }
 
@@ -405,7 +405,7 @@ impl AskingLine {
             let at = self.clock(now);
             let planned = self.plan.as_ref().and_then(|plan| plan.ready(at, late.hits));
             let retry_after = planned.map_or(self.next.since(now), |planned| planned.since(at));
-            self.waiters.answer(late.place, Answer::Rejected(Rejection::Timeout { retry_after }), woken);
+            self.waiters.answer(late.position, Answer::Rejected(Rejection::Timeout { retry_after }), woken);
         }
     }
 

@@ -25,7 +25,7 @@ mod waiters;
 use std::task::{Poll, Waker};
 
 pub use self::{
-    answer::{Answer, Entered, Place, Rejection},
+    answer::{Answer, Entered, QueuePosition, Rejection},
     asking::{Ask, AskingLine, Estimate, Supply, Unused, unused},
     turns::Turns,
 };
@@ -142,7 +142,7 @@ impl Line {
             Ok(served) => served,
             Err(rejection) => return Entered::Rejected(rejection),
         };
-        let place = self.waiters.push(weight, now.after(max_wait));
+        let position = self.waiters.push(weight, now.after(max_wait));
         if self.plan.is_none() {
             // the first one waits for the counters, and those behind it for what it leaves
             let plan = self.plan_at(counters, now);
@@ -153,7 +153,7 @@ impl Line {
             plan.add(served, hits);
         }
         self.arm(counters, now);
-        Entered::Waits(place)
+        Entered::Waits(position)
     }
 
     /// Decides about `hits` of a caller that does not wait. While others wait, they must be within the part of ordinary
@@ -217,20 +217,20 @@ impl Line {
         self.arm(counters, now);
     }
 
-    /// Returns the answer to the waiter at `place`, once; or has `waker` woken when there is one.
-    pub fn poll(&mut self, place: Place, waker: &Waker) -> Poll<Answer> {
-        self.waiters.poll(place, waker)
+    /// Returns the answer to the waiter at `position`, once; or has `waker` woken when there is one.
+    pub fn poll(&mut self, position: QueuePosition, waker: &Waker) -> Poll<Answer> {
+        self.waiters.poll(position, waker)
     }
 
-    /// Removes the waiter at `place`, whose caller has left. Hits that were taken for it meanwhile are given back.
+    /// Removes the waiter at `position`, whose caller has left. Hits that were taken for it meanwhile are given back.
     pub fn leave(
         &mut self,
         counters: &mut [CounterState],
-        place: Place,
+        position: QueuePosition,
         now: Timestamp,
         woken: &mut Vec<Waker>,
     ) {
-        match self.waiters.leave(place) {
+        match self.waiters.leave(position) {
             Left::Nothing => {}
             Left::Waiting => self.note_room(counters, now, woken),
             Left::Admitted(taken_at, hits) => {
@@ -294,13 +294,13 @@ impl Line {
                 && self.first_fits(counters, now, first.hits)
             {
                 take(&self.tiers, counters, now, first.hits);
-                self.waiters.answer(first.place, Answer::Admitted(now), woken);
+                self.waiters.answer(first.position, Answer::Admitted(now), woken);
             }
             // if the first one is told, the next one may fit
             let Some(late) = self.waiters.late(now) else { return };
             let served = self.forecast(counters, now, late.hits);
             let rejection = Rejection::until(served, now);
-            self.waiters.answer(late.place, Answer::Rejected(rejection), woken);
+            self.waiters.answer(late.position, Answer::Rejected(rejection), woken);
             self.has_holes = true;
         }
     }

@@ -3,7 +3,7 @@
 use std::task::Waker;
 
 use super::{
-    answer::{Answer, Place, Rejection},
+    answer::{Answer, QueuePosition, Rejection},
     plan::{LineForecast, shifted},
     waiters::Waiters,
 };
@@ -16,7 +16,7 @@ const STRIDE: usize = 1_024;
 pub(super) struct Sweep {
     /// The plan of the waiters before `next`.
     plan: LineForecast,
-    next: Place,
+    next: QueuePosition,
 }
 
 // === impl Sweep ===
@@ -24,7 +24,7 @@ pub(super) struct Sweep {
 impl Sweep {
     /// `plan` is that of an empty line.
     pub(super) fn new(plan: LineForecast) -> Self {
-        Self { plan, next: Place::default() }
+        Self { plan, next: QueuePosition::default() }
     }
 
     /// Tells waiters that cannot be served in time. Returns the plan at the end. `ahead` is as in [`shifted`].
@@ -38,14 +38,14 @@ impl Sweep {
         let now = shifted(now, ahead);
         for _ in 0..STRIDE {
             let Some(waiter) = waiters.first_from(self.next) else { return Some(self.plan.clone()) };
-            self.next = Place(waiter.place.0 + 1);
+            self.next = QueuePosition(waiter.position.0 + 1);
             match self.plan.ready(now, waiter.hits) {
                 Some(served) if served <= shifted(waiter.deadline, ahead) => {
                     self.plan.add(served, waiter.hits);
                 }
                 served => {
                     let rejection = Rejection::until(served, now);
-                    waiters.answer(waiter.place, Answer::Rejected(rejection), woken);
+                    waiters.answer(waiter.position, Answer::Rejected(rejection), woken);
                 }
             }
         }

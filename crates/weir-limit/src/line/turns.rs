@@ -5,7 +5,7 @@
 //! instances.
 
 use crate::{
-    part::Place,
+    part::InstanceRank,
     tier::Tier,
     units::{Period, Timestamp},
 };
@@ -22,7 +22,7 @@ const STEPS: [u64; 8] = [7, 11, 13, 17, 19, 23, 29, 31];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turns {
     /// How many instances ask, and which of them this one is.
-    pub place: Place,
+    pub instance: InstanceRank,
     /// A random number of this instance, by which it chooses its turns if its rank is not known.
     pub seed: u64,
 }
@@ -31,10 +31,10 @@ pub struct Turns {
 
 impl Turns {
     /// Those of an instance that asks alone: at once.
-    pub const ALONE: Self = Self { place: Place::ALONE, seed: 0 };
+    pub const ALONE: Self = Self { instance: InstanceRank::ALONE, seed: 0 };
 
     pub(super) fn instances(self) -> u64 {
-        self.place.instances.get().into()
+        self.instance.instances.get().into()
     }
 
     /// When to ask for hits that fit at `opening`, and that others wait for as well.
@@ -43,7 +43,7 @@ impl Turns {
         // the nearest one, since clocks differ
         let number = opening.as_nanos().saturating_add(period / 2) / period;
         let spread = u128::from(spread(tiers).as_nanos());
-        let delay = match self.place.rank {
+        let delay = match self.instance.rank {
             Some(rank) => u128::from(self.turn(rank, number)) * spread / u128::from(self.instances()),
             // random in each window, since two instances might choose the same turn for ever
             None => (u128::from(mixed(self.seed.wrapping_add(number))) * spread) >> 64,
@@ -97,7 +97,7 @@ mod tests {
     }
 
     fn ranked(instances: u32, rank: u32) -> Turns {
-        Turns { place: Place::among(instances as usize, Some(rank)), seed: 0 }
+        Turns { instance: InstanceRank::among(instances as usize, Some(rank)), seed: 0 }
     }
 
     /// Returns how long after `second` each of so many instances asks.
@@ -143,10 +143,10 @@ mod tests {
 
     #[test]
     fn turns_without_a_rank_are_random_and_within_the_time() {
-        let place = Place::among(96, None);
+        let instance = InstanceRank::among(96, None);
         let instant = |seed, second| {
             let opening = Timestamp::from_secs(second);
-            Turns { place, seed }.instant(&window(), opening).since(opening)
+            Turns { instance, seed }.instant(&window(), opening).since(opening)
         };
         let of_seeds: BTreeSet<Period> = (0..96).map(|seed| instant(seed << 40, 1_700_000_000)).collect();
         let of_windows: BTreeSet<Period> = (0..96).map(|second| instant(7, 1_700_000_000 + second)).collect();

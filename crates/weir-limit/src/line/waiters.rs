@@ -7,7 +7,7 @@ use std::{
     task::{Poll, Waker},
 };
 
-use super::answer::{Answer, Place, Rejection};
+use super::answer::{Answer, QueuePosition, Rejection};
 use crate::{
     tier::{Tier, capacity},
     units::{Hits, Period, Timestamp},
@@ -34,13 +34,13 @@ pub(super) struct Waiters {
     heavy: usize,
     hits: u64,
     /// Earliest first. Entries of waiters that wait no more are dropped when they come up, or are half of all.
-    deadlines: BinaryHeap<Reverse<(Timestamp, Place)>>,
+    deadlines: BinaryHeap<Reverse<(Timestamp, QueuePosition)>>,
 }
 
 /// 40 bytes.
 #[derive(Clone, Debug)]
 struct WaiterSlot {
-    place: Place,
+    position: QueuePosition,
     /// The deadline; of an answer, the instant of the admission, or the retry time in nanoseconds.
     number: u64,
     hits: u32,
@@ -64,7 +64,7 @@ enum WaiterState {
 /// A waiter that is not answered yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiter {
-    pub(super) place: Place,
+    pub(super) position: QueuePosition,
     pub(super) hits: Hits,
     pub(super) deadline: Timestamp,
 }
@@ -103,11 +103,11 @@ impl Waiters {
         self.heavy == 0
     }
 
-    pub(super) fn push(&mut self, hits: u32, deadline: Timestamp) -> Place {
-        let place = Place(self.arrivals);
+    pub(super) fn push(&mut self, hits: u32, deadline: Timestamp) -> QueuePosition {
+        let position = QueuePosition(self.arrivals);
         self.arrivals += 1;
         self.slots.push_back(WaiterSlot {
-            place,
+            position,
             number: deadline.as_nanos(),
             hits,
             state: WaiterState::Waits,
@@ -118,19 +118,19 @@ impl Waiters {
         self.heavy += usize::from(hits > 1);
         if self.deadlines.len() > FEW + 2 * self.waiting {
             let waiting = self.slots.iter().filter_map(WaiterSlot::waiter);
-            self.deadlines = waiting.map(|waiter| Reverse((waiter.deadline, waiter.place))).collect();
+            self.deadlines = waiting.map(|waiter| Reverse((waiter.deadline, waiter.position))).collect();
         } else {
-            self.deadlines.push(Reverse((deadline, place)));
+            self.deadlines.push(Reverse((deadline, position)));
         }
-        place
+        position
     }
 
     pub(super) fn first(&self) -> Option<Waiter> {
         self.slots.get(self.first)?.waiter()
     }
 
-    pub(super) fn first_from(&self, from: Place) -> Option<Waiter> {
-        let start = self.slots.partition_point(|slot| slot.place < from).max(self.first);
+    pub(super) fn first_from(&self, from: QueuePosition) -> Option<Waiter> {
+        let start = self.slots.partition_point(|slot| slot.position < from).max(self.first);
         self.slots.range(start..).find_map(WaiterSlot::waiter)
     }
 
@@ -140,8 +140,8 @@ impl Waiters {
 
     /// The first instant at which a waiter must be told that its deadline has passed.
     pub(super) fn next_late(&mut self) -> Option<Timestamp> {
-        while let Some(Reverse((deadline, place))) = self.deadlines.peek() {
-            if self.find(*place).is_some_and(|index| self.slots[index].state == WaiterState::Waits) {
+        while let Some(Reverse((deadline, position))) = self.deadlines.peek() {
+            if self.find(*position).is_some_and(|index| self.slots[index].state == WaiterState::Waits) {
                 return Some(deadline.after(GRACE));
             }
             self.deadlines.pop();
@@ -151,12 +151,12 @@ impl Waiters {
 
     pub(super) fn late(&mut self, now: Timestamp) -> Option<Waiter> {
         self.next_late().filter(|instant| *instant <= now)?;
-        let Reverse((_, place)) = self.deadlines.peek()?;
-        self.slots[self.find(*place)?].waiter()
+        let Reverse((_, position)) = self.deadlines.peek()?;
+        self.slots[self.find(*position)?].waiter()
     }
 
-    pub(super) fn answer(&mut self, place: Place, answer: Answer, woken: &mut Vec<Waker>) {
-        let Some(index) = self.find(place) else { return };
+    pub(super) fn answer(&mut self, position: QueuePosition, answer: Answer, woken: &mut Vec<Waker>) {
+        let Some(index) = self.find(position) else { return };
         if self.slots[index].state != WaiterState::Waits {
             return;
         }
@@ -179,7 +179,7 @@ impl Waiters {
 
     pub(super) fn answer_all(&mut self, answer: Answer, woken: &mut Vec<Waker>) {
         while let Some(waiter) = self.first() {
-            self.answer(waiter.place, answer, woken);
+            self.answer(waiter.position, answer, woken);
         }
     }
 
@@ -187,14 +187,14 @@ impl Waiters {
     pub(super) fn reject_too_heavy(&mut self, tiers: &[Tier], woken: &mut Vec<Waker>) {
         let most = capacity(tiers);
         let too_heavy = self.iter().filter(|waiter| waiter.hits.0 > most);
-        for place in too_heavy.map(|waiter| waiter.place).collect::<Vec<_>>() {
-            self.answer(place, Answer::Rejected(Rejection::Never), woken);
+        for position in too_heavy.map(|waiter| waiter.position).collect::<Vec<_>>() {
+            self.answer(position, Answer::Rejected(Rejection::Never), woken);
         }
     }
 
     /// Forgets the answer that it returns; `waker` is woken when there is one.
-    pub(super) fn poll(&mut self, place: Place, waker: &Waker) -> Poll<Answer> {
-        let Some(index) = self.find(place) else { return Poll::Ready(Answer::AskAgain) };
+    pub(super) fn poll(&mut self, position: QueuePosition, waker: &Waker) -> Poll<Answer> {
+        let Some(index) = self.find(position) else { return Poll::Ready(Answer::AskAgain) };
         let slot = &mut self.slots[index];
         let instant = Timestamp::from_nanos(slot.number);
         let retry_after = Period::from_nanos(slot.number);
@@ -217,8 +217,8 @@ impl Waiters {
         Poll::Ready(answer)
     }
 
-    pub(super) fn leave(&mut self, place: Place) -> Left {
-        let Some(index) = self.find(place) else { return Left::Nothing };
+    pub(super) fn leave(&mut self, position: QueuePosition) -> Left {
+        let Some(index) = self.find(position) else { return Left::Nothing };
         let slot = &self.slots[index];
         let left = match slot.state {
             WaiterState::Waits => Left::Waiting,
@@ -276,13 +276,13 @@ impl Waiters {
     }
 
     /// The slot is as many after the first one as callers came between, unless some of these were removed.
-    fn find(&self, place: Place) -> Option<usize> {
-        let between = place.0.checked_sub(self.slots.front()?.place.0)?;
+    fn find(&self, position: QueuePosition) -> Option<usize> {
+        let between = position.0.checked_sub(self.slots.front()?.position.0)?;
         let last = usize::try_from(between).ok()?.min(self.slots.len() - 1);
-        if self.slots[last].place == place {
+        if self.slots[last].position == position {
             return Some(last);
         }
-        self.slots.binary_search_by_key(&place, |slot| slot.place).ok()
+        self.slots.binary_search_by_key(&position, |slot| slot.position).ok()
     }
 
     pub(super) fn check_invariants(&self) {
@@ -296,7 +296,7 @@ impl Waiters {
         assert!(self.slots.len() <= FEW + 2 * (self.waiting + self.answered) + 1);
         assert_eq!(self.first, self.slots.iter().take_while(|slot| slot.state != WaiterState::Waits).count());
         for slot in waiting {
-            let entry = Reverse((Timestamp::from_nanos(slot.number), slot.place));
+            let entry = Reverse((Timestamp::from_nanos(slot.number), slot.position));
             assert!(self.deadlines.iter().any(|deadline| *deadline == entry));
         }
     }
@@ -307,7 +307,7 @@ impl Waiters {
 impl WaiterSlot {
     fn waiter(&self) -> Option<Waiter> {
         (self.state == WaiterState::Waits).then(|| Waiter {
-            place: self.place,
+            position: self.position,
             hits: Hits(self.hits.into()),
             deadline: Timestamp::from_nanos(self.number),
         })
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn a_waiter_has_forty_bytes_and_sixteen_of_a_deadline() {
-        assert_eq!((size_of::<WaiterSlot>(), size_of::<Reverse<(Timestamp, Place)>>()), (40, 16));
+        assert_eq!((size_of::<WaiterSlot>(), size_of::<Reverse<(Timestamp, QueuePosition)>>()), (40, 16));
     }
 
     #[test]
@@ -328,15 +328,16 @@ mod tests {
         let mut waiters = Waiters::default();
         let stays = waiters.push(1, Timestamp::from_secs(1));
         for round in 0..20 {
-            let places: Vec<Place> = (0..1_000).map(|_| waiters.push(2, Timestamp::from_secs(2))).collect();
-            for place in places {
-                assert_eq!(waiters.leave(place), Left::Waiting);
+            let positions: Vec<QueuePosition> =
+                (0..1_000).map(|_| waiters.push(2, Timestamp::from_secs(2))).collect();
+            for position in positions {
+                assert_eq!(waiters.leave(position), Left::Waiting);
             }
             waiters.check_invariants();
             assert!(waiters.slots.capacity() <= 4 * FEW, "{round}: {}", waiters.slots.capacity());
             assert!(waiters.deadlines.len() <= 1_100, "{round}: {}", waiters.deadlines.len());
         }
-        assert_eq!(waiters.first().map(|waiter| waiter.place), Some(stays));
+        assert_eq!(waiters.first().map(|waiter| waiter.position), Some(stays));
         assert_eq!((waiters.waiting(), waiters.hits(), waiters.are_single()), (1, 1, true));
     }
 }

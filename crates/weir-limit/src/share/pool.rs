@@ -70,7 +70,7 @@ impl Pool {
     /// decisions. Until then these follow the shares in force, and a new member has its default. The caller asks
     /// [`Pool::is_due`] after each call, and brings what [`Pool::begin_shares`] returns back to [`Pool::install`].
     #[must_use]
-    pub fn beside() -> Self {
+    pub fn concurrent() -> Self {
         Self { is_beside: true, ..Self::default() }
     }
 

@@ -10,7 +10,7 @@ use std::{
 use proptest::{collection::vec, prelude::*};
 use weir_limit::{
     Algorithm, Bucket, Hits, Period, Refill, ReservedSpan, SharedTiers, Tier, Timestamp,
-    line::{Answer, Ask, AskingLine, Entered, Place, Rejection, Supply, Turns},
+    line::{Answer, Ask, AskingLine, Entered, QueuePosition, Rejection, Supply, Turns},
     part,
 };
 
@@ -60,9 +60,9 @@ fn tiers() -> impl Strategy<Value = SharedTiers> {
     })
 }
 
-fn places() -> impl Strategy<Value = part::Place> {
+fn ranks() -> impl Strategy<Value = part::InstanceRank> {
     (1..9_usize, proptest::option::of(0..9_u32))
-        .prop_map(|(instances, rank)| part::Place::among(instances, rank))
+        .prop_map(|(instances, rank)| part::InstanceRank::among(instances, rank))
 }
 
 /// The world around a line.
@@ -71,16 +71,16 @@ struct World {
     now: Timestamp,
     ask: Option<(Ask, Timestamp)>,
     /// Those that wait or have an answer to collect, with their hits and deadlines.
-    callers: BTreeMap<Place, (u64, Timestamp)>,
+    callers: BTreeMap<QueuePosition, (u64, Timestamp)>,
     granted: u64,
     admitted: u64,
     returned: u64,
 }
 
 impl World {
-    fn new(tiers: SharedTiers, place: part::Place) -> Self {
+    fn new(tiers: SharedTiers, instance: part::InstanceRank) -> Self {
         let mut line = AskingLine::new(tiers);
-        line.set_turns(Turns { place, seed: 7 });
+        line.set_turns(Turns { instance, seed: 7 });
         Self {
             line,
             now: Timestamp::from_secs(1_000),
@@ -124,7 +124,7 @@ impl World {
     }
 
     fn act(&mut self, event: &Event) {
-        let chosen = |index: &prop::sample::Index, callers: &BTreeMap<Place, _>| {
+        let chosen = |index: &prop::sample::Index, callers: &BTreeMap<QueuePosition, _>| {
             (!callers.is_empty())
                 .then(|| *callers.keys().nth(index.index(callers.len())).expect("one of them"))
         };
@@ -133,7 +133,9 @@ impl World {
                 let (hits, wait) = (Hits(*hits), Period::from_millis(*wait));
                 let known = (None, Period::from_millis(3));
                 match self.line.enter(self.now, hits, wait, true, known) {
-                    Entered::Waits(place) => _ = self.callers.insert(place, (hits.0, self.now.after(wait))),
+                    Entered::Waits(position) => {
+                        _ = self.callers.insert(position, (hits.0, self.now.after(wait)))
+                    }
                     Entered::Rejected(rejection) => {
                         assert!(
                             matches!(rejection, Rejection::Timeout { retry_after } if retry_after > wait)
@@ -143,13 +145,13 @@ impl World {
                 }
             }
             Event::Leave(index) => {
-                let Some(place) = chosen(index, &self.callers) else { return };
-                self.callers.remove(&place);
-                self.line.leave(place, self.now, &mut Vec::new());
+                let Some(position) = chosen(index, &self.callers) else { return };
+                self.callers.remove(&position);
+                self.line.leave(position, self.now, &mut Vec::new());
             }
             Event::Poll(index) => {
-                let Some(place) = chosen(index, &self.callers) else { return };
-                self.poll(place);
+                let Some(position) = chosen(index, &self.callers) else { return };
+                self.poll(position);
             }
             Event::Reply(share, millis) => {
                 let Some((ask, asked_at)) = self.ask.take() else { return };
@@ -171,9 +173,9 @@ impl World {
     }
 
     /// Looks for the answer to one caller.
-    fn poll(&mut self, place: Place) {
-        let Poll::Ready(answer) = self.line.poll(place, &Waker::from(Arc::new(Deaf))) else { return };
-        let (hits, deadline) = self.callers.remove(&place).expect("it was there");
+    fn poll(&mut self, position: QueuePosition) {
+        let Poll::Ready(answer) = self.line.poll(position, &Waker::from(Arc::new(Deaf))) else { return };
+        let (hits, deadline) = self.callers.remove(&position).expect("it was there");
         match answer {
             Answer::Admitted(at) => {
                 self.admitted += hits;
@@ -190,10 +192,10 @@ proptest! {
     #[test]
     fn every_hit_is_used_once_or_given_back(
         tiers in tiers(),
-        place in places(),
+        instance in ranks(),
         events in events(),
     ) {
-        let mut world = World::new(tiers, place);
+        let mut world = World::new(tiers, instance);
         for (millis, event) in &events {
             world.pass(world.now.after(Period::from_millis(*millis)));
             world.act(event);
@@ -208,9 +210,9 @@ proptest! {
                 world.supply(None);
             }
         }
-        let places: Vec<Place> = world.callers.keys().copied().collect();
-        for place in places {
-            world.poll(place);
+        let positions: Vec<QueuePosition> = world.callers.keys().copied().collect();
+        for position in positions {
+            world.poll(position);
         }
         prop_assert!(world.callers.is_empty(), "{} callers sleep", world.callers.len());
         world.collect();
@@ -227,7 +229,7 @@ proptest! {
 #[test]
 fn waiters_are_served_in_order() {
     let tier = Tier { requests: 12, period: Period::from_secs(1), algorithm: Algorithm::FixedWindow };
-    let mut world = World::new([tier].into_iter().collect(), part::Place::ALONE);
+    let mut world = World::new([tier].into_iter().collect(), part::InstanceRank::ALONE);
     for hits in [1, 1, 9, 1] {
         world.act(&Event::Enter(hits, 60_000));
     }
@@ -235,9 +237,9 @@ fn waiters_are_served_in_order() {
     let (ask, _) = world.ask.expect("an ask");
     assert_eq!((ask.least, ask.want), (Hits(1), Hits(12)));
     world.act(&Event::Reply(50, 30));
-    let places: Vec<Place> = world.callers.keys().copied().collect();
-    for place in places {
-        world.poll(place);
+    let positions: Vec<QueuePosition> = world.callers.keys().copied().collect();
+    for position in positions {
+        world.poll(position);
     }
     // of six hits two were used, and four are too few for the third one
     assert_eq!((world.admitted, world.returned, world.line.waiting()), (2, 4, 2));

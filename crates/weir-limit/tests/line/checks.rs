@@ -39,8 +39,8 @@ pub(crate) fn check_rejection(
     let slack = 8 + before.line.waiting() as u64;
     let mut patient = before.clone();
     match patient.enter(now, hits, retry_after) {
-        Entered::Waits(place) => {
-            let answered = patient.run_until(end.after(GRACE), Some(place));
+        Entered::Waits(position) => {
+            let answered = patient.run_until(end.after(GRACE), Some(position));
             let in_time = matches!(answered, Some((Answer::Admitted(at), _))
                 if at.as_nanos().abs_diff(end.as_nanos()) <= slack);
             prop_assert!(in_time, "with {retry_after:?}: {answered:?}, expected at {end:?}");
@@ -71,7 +71,7 @@ fn check_order(world: &World<'_>) -> Result<(), TestCaseError> {
 /// Whoever is kept is served in time, unless limits or ordinary callers' hits change, and is told at its deadline in
 /// any case.
 fn check_promises(world: &World<'_>) -> Result<(), TestCaseError> {
-    for caller in world.callers.iter().filter(|caller| caller.place.is_some()) {
+    for caller in world.callers.iter().filter(|caller| caller.position.is_some()) {
         let Some(answer) = caller.answer else {
             prop_assert!(caller.has_left, "{:?} was forgotten", caller);
             continue;

@@ -2,7 +2,7 @@
 
 use weir_limit::{
     Algorithm, Bucket, Period, Refill, Tier, Timestamp,
-    line::{Answer, Entered, Place, Rejection},
+    line::{Answer, Entered, QueuePosition, Rejection},
 };
 
 use super::world::{GRACE, Limited, put_back};
@@ -29,9 +29,9 @@ fn millis(millis: u64) -> Period {
     Period::from_millis(millis)
 }
 
-fn waits(entered: Entered) -> Place {
+fn waits(entered: Entered) -> QueuePosition {
     match entered {
-        Entered::Waits(place) => place,
+        Entered::Waits(position) => position,
         entered => panic!("{entered:?}"),
     }
 }
@@ -50,11 +50,11 @@ fn needed(limited: &Limited, now: Timestamp) -> Period {
 fn a_lowered_limit_tells_exactly_those_that_are_served_in_time_no_more() {
     for tier in kinds(1_000) {
         let mut limited = Limited::new(std::slice::from_ref(&tier), start());
-        let waiters: Vec<(Place, Timestamp)> = (0..11_000_u64)
+        let waiters: Vec<(QueuePosition, Timestamp)> = (0..11_000_u64)
             .filter_map(|i| {
                 let max_wait = millis(i * 7_919 % 20_000);
                 match limited.enter(start(), 1, max_wait) {
-                    Entered::Waits(place) => Some((place, start().after(max_wait))),
+                    Entered::Waits(position) => Some((position, start().after(max_wait))),
                     _ => None,
                 }
             })
@@ -63,7 +63,7 @@ fn a_lowered_limit_tells_exactly_those_that_are_served_in_time_no_more() {
         let now = start().after(millis(500));
         limited.run_until(now, None);
         let waiting: Vec<_> =
-            waiters.into_iter().filter(|(place, _)| limited.poll(*place).is_none()).collect();
+            waiters.into_iter().filter(|(position, _)| limited.poll(*position).is_none()).collect();
         // a walk: each is served as soon as those before it that are in time leave it room
         let halved = Tier {
             requests: tier.requests / 2,
@@ -77,12 +77,12 @@ fn a_lowered_limit_tells_exactly_those_that_are_served_in_time_no_more() {
         };
         let mut walk = limited.counters.clone();
         let mut at = now;
-        let late: Vec<Place> = waiting
+        let late: Vec<QueuePosition> = waiting
             .iter()
-            .filter_map(|(place, deadline)| {
+            .filter_map(|(position, deadline)| {
                 let served = at.after(walk[0].wait(&halved, at, weir_limit::Hits(1)));
                 if served > *deadline {
-                    return Some(*place);
+                    return Some(*position);
                 }
                 walk[0].take(&halved, served, weir_limit::Hits(1));
                 at = served;
@@ -95,20 +95,20 @@ fn a_lowered_limit_tells_exactly_those_that_are_served_in_time_no_more() {
         limited.run_until(now.after(Period::from_nanos(100)), None);
         let mut told = Vec::new();
         let mut kept = Vec::new();
-        for (place, deadline) in waiting {
-            match limited.poll(place) {
+        for (position, deadline) in waiting {
+            match limited.poll(position) {
                 Some(Answer::Rejected(Rejection::Timeout { retry_after })) => {
                     assert!(now.after(retry_after) > deadline);
-                    told.push(place);
+                    told.push(position);
                 }
                 Some(answer) => assert!(matches!(answer, Answer::Admitted(_)), "{answer:?}"),
-                None => kept.push((place, deadline)),
+                None => kept.push((position, deadline)),
             }
         }
         assert_eq!(told, late);
         limited.run_until(start().after(Period::from_secs(60)), None);
-        for (place, deadline) in kept {
-            let answer = limited.poll(place);
+        for (position, deadline) in kept {
+            let answer = limited.poll(position);
             assert!(
                 matches!(answer, Some(Answer::Admitted(at)) if at <= deadline.after(GRACE)),
                 "{answer:?}"
@@ -122,9 +122,9 @@ fn a_lowered_limit_tells_exactly_those_that_are_served_in_time_no_more() {
 fn a_raised_limit_serves_the_line_sooner() {
     for tier in kinds(1_000) {
         let mut limited = Limited::new(std::slice::from_ref(&tier), start());
-        let places: Vec<Place> = (0..10_000)
+        let positions: Vec<QueuePosition> = (0..10_000)
             .filter_map(|_| match limited.enter(start(), 1, Period::from_secs(60)) {
-                Entered::Waits(place) => Some(place),
+                Entered::Waits(position) => Some(position),
                 _ => None,
             })
             .collect();
@@ -136,8 +136,8 @@ fn a_raised_limit_serves_the_line_sooner() {
         let half = before.as_nanos() / 2;
         assert!(after.as_nanos().abs_diff(half) <= 1_100_000_000, "{after} instead of {before}");
         limited.run_until(start().after(after).after(GRACE), None);
-        for place in places {
-            assert!(matches!(limited.poll(place), Some(Answer::Admitted(_))));
+        for position in positions {
+            assert!(matches!(limited.poll(position), Some(Answer::Admitted(_))));
         }
     }
 }
@@ -152,10 +152,10 @@ fn a_hundred_thousand_cancelled_calls_leave_the_wait_as_it_was() {
         }
         let before = needed(&limited, start());
         for _ in 0..100 {
-            let places: Vec<Place> =
+            let positions: Vec<QueuePosition> =
                 (0..1_000).map(|_| waits(limited.enter(start(), 1, Period::from_secs(60)))).collect();
-            for place in places {
-                limited.leave(place, start());
+            for position in positions {
+                limited.leave(position, start());
             }
         }
         let after = needed(&limited, start());
@@ -167,18 +167,19 @@ fn a_hundred_thousand_cancelled_calls_leave_the_wait_as_it_was() {
 fn the_first_the_last_and_the_only_waiter_may_leave() {
     let mut limited = Limited::new(&[window(1)], start());
     assert_eq!(limited.enter(start(), 1, millis(0)), Entered::Admitted);
-    let places: Vec<Place> = (1..=4).map(|i| waits(limited.enter(start(), 1, millis(i * 1_000)))).collect();
+    let positions: Vec<QueuePosition> =
+        (1..=4).map(|i| waits(limited.enter(start(), 1, millis(i * 1_000)))).collect();
     assert_eq!(needed(&limited, start()), Period::from_secs(5));
-    limited.leave(places[3], start());
+    limited.leave(positions[3], start());
     assert_eq!(needed(&limited, start()), Period::from_secs(4));
-    limited.leave(places[0], start());
+    limited.leave(positions[0], start());
     assert_eq!(needed(&limited, start()), Period::from_secs(3));
     limited.check(start());
     let later = start().after(millis(1_000));
     assert_eq!(limited.line.timer(), Some(later));
     limited.turn(later);
-    assert_eq!(limited.poll(places[1]), Some(Answer::Admitted(later)));
-    limited.leave(places[2], later);
+    assert_eq!(limited.poll(positions[1]), Some(Answer::Admitted(later)));
+    limited.leave(positions[2], later);
     assert_eq!((limited.line.waiting(), limited.line.timer()), (0, None));
     assert!(limited.line.is_unused());
 }
@@ -232,19 +233,19 @@ fn ordinary_callers_share_each_period_with_the_line() {
     for (asks, least, most) in [(5_u64, 4, 8), (50, 25, 50), (300, 45, 50)] {
         let mut limited = Limited::new(&[window(100)], start());
         let (mut waiters, mut ordinary) = (0, 0);
-        let mut places = Vec::new();
+        let mut positions = Vec::new();
         for tick in 0..10_000_u64 {
             let now = start().after(millis(tick));
             limited.run_until(now, None);
-            places.push(limited.enter(now, 1, millis(3_000)));
+            positions.push(limited.enter(now, 1, millis(3_000)));
             if tick * asks / 1_000 != (tick + 1) * asks / 1_000 && limited.ask(now, 1) {
                 ordinary += u64::from(tick >= 2_000);
             }
         }
         let from = start().after(millis(2_000));
-        for place in places {
-            if let Entered::Waits(place) = place
-                && let Some(Answer::Admitted(at)) = limited.poll(place)
+        for position in positions {
+            if let Entered::Waits(position) = position
+                && let Some(Answer::Admitted(at)) = limited.poll(position)
             {
                 waiters += u64::from(at >= from);
             }
@@ -265,10 +266,10 @@ fn limits_of_one_and_of_none_have_lines_too() {
     assert_eq!(limited.enter(start(), 1, millis(60_000)), Entered::Rejected(Rejection::Never));
     let mut limited = Limited::new(&[window(1)], start());
     limited.enter(start(), 1, millis(0));
-    let place = waits(limited.enter(start(), 1, millis(1_000)));
+    let position = waits(limited.enter(start(), 1, millis(1_000)));
     assert!(!limited.ask(start(), 1));
     limited.turn(start().after(millis(1_000)));
-    assert!(matches!(limited.poll(place), Some(Answer::Admitted(_))));
+    assert!(matches!(limited.poll(position), Some(Answer::Admitted(_))));
 }
 
 /// A full line says how long the wait would be.

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use weir_limit::{
     Algorithm, Direction, Hits, OverLimitPolicy, Period, Refill, SharedTiers, Tier, Timestamp,
     algorithm::CounterState,
-    line::{self, Answer, Entered, Line, Place, Rejection},
+    line::{self, Answer, Entered, Line, QueuePosition, Rejection},
 };
 
 use super::cases::{Case, Event, Mix};
@@ -24,7 +24,7 @@ pub(crate) struct Limited {
 /// A caller that waits or waited.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
-    pub(crate) place: Option<Place>,
+    pub(crate) position: Option<QueuePosition>,
     pub(crate) hits: u64,
     pub(crate) deadline: Timestamp,
     pub(crate) answer: Option<Answer>,
@@ -79,8 +79,8 @@ impl Limited {
         !self.line.decide(counters, now, policy, direction, Hits(hits), &mut Vec::new()).over
     }
 
-    pub(crate) fn leave(&mut self, place: Place, now: Timestamp) {
-        self.line.leave(&mut self.counters, place, now, &mut Vec::new());
+    pub(crate) fn leave(&mut self, position: QueuePosition, now: Timestamp) {
+        self.line.leave(&mut self.counters, position, now, &mut Vec::new());
     }
 
     pub(crate) fn change(&mut self, tiers: SharedTiers, now: Timestamp) {
@@ -88,20 +88,24 @@ impl Limited {
         self.line.change_tiers(tiers, &mut self.counters, now, &mut Vec::new());
     }
 
-    pub(crate) fn poll(&mut self, place: Place) -> Option<Answer> {
-        match self.line.poll(place, Waker::noop()) {
+    pub(crate) fn poll(&mut self, position: QueuePosition) -> Option<Answer> {
+        match self.line.poll(position, Waker::noop()) {
             Poll::Ready(answer) => Some(answer),
             Poll::Pending => None,
         }
     }
 
-    /// Makes all turns that are due until `end`, each at its instant. Returns the last answer of `place`, and when it
+    /// Makes all turns that are due until `end`, each at its instant. Returns the last answer of `position`, and when it
     /// came.
-    pub(crate) fn run_until(&mut self, end: Timestamp, place: Option<Place>) -> Option<(Answer, Timestamp)> {
+    pub(crate) fn run_until(
+        &mut self,
+        end: Timestamp,
+        position: Option<QueuePosition>,
+    ) -> Option<(Answer, Timestamp)> {
         for _ in 0..100_000 {
             let timer = self.line.timer().filter(|timer| *timer <= end)?;
             self.turn(timer);
-            if let Some(answer) = place.and_then(|place| self.poll(place)) {
+            if let Some(answer) = position.and_then(|position| self.poll(position)) {
                 return Some((answer, timer));
             }
         }
@@ -172,10 +176,10 @@ impl<'a> World<'a> {
             }
             Event::Leave { caller } if !self.callers.is_empty() => {
                 let caller = caller.index(self.callers.len());
-                if let (Some(place), None) = (self.callers[caller].place, self.callers[caller].answer) {
-                    self.limited.leave(place, self.now);
+                if let (Some(position), None) = (self.callers[caller].position, self.callers[caller].answer) {
+                    self.limited.leave(position, self.now);
                     self.callers[caller].has_left = true;
-                    self.callers[caller].place = None;
+                    self.callers[caller].position = None;
                 }
             }
             Event::PutBack { caller } if !self.callers.is_empty() => {
@@ -213,7 +217,7 @@ impl<'a> World<'a> {
         let mut before = self.limited.clone();
         let entered = self.limited.enter(self.now, hits, max_wait);
         let mut caller = Caller {
-            place: None,
+            position: None,
             hits,
             deadline: self.now.after(max_wait),
             answer: None,
@@ -226,7 +230,7 @@ impl<'a> World<'a> {
                 caller.answer = Some(Answer::Admitted(self.now));
                 self.taken.push(Taken { at: self.now, hits, caller: Some(self.callers.len()) });
             }
-            Entered::Waits(place) => caller.place = Some(place),
+            Entered::Waits(position) => caller.position = Some(position),
             Entered::Rejected(rejection) => {
                 caller.answer = Some(Answer::Rejected(rejection));
                 let capacity = self.limited.line.tiers().iter().map(Tier::capacity).min();
@@ -263,8 +267,8 @@ impl<'a> World<'a> {
     /// Collects answers, and checks what holds at any time.
     fn after(&mut self) -> Result<(), TestCaseError> {
         for i in 0..self.callers.len() {
-            let (Some(place), None) = (self.callers[i].place, self.callers[i].answer) else { continue };
-            let Some(answer) = self.limited.poll(place) else {
+            let (Some(position), None) = (self.callers[i].position, self.callers[i].answer) else { continue };
+            let Some(answer) = self.limited.poll(position) else {
                 let limit = self.callers[i].deadline.after(GRACE);
                 prop_assert!(self.now < limit, "caller {} waits past its deadline", i);
                 continue;
@@ -277,8 +281,11 @@ impl<'a> World<'a> {
             }
         }
         self.limited.check(self.now);
-        let waiting: Vec<_> =
-            self.callers.iter().filter(|caller| caller.place.is_some() && caller.answer.is_none()).collect();
+        let waiting: Vec<_> = self
+            .callers
+            .iter()
+            .filter(|caller| caller.position.is_some() && caller.answer.is_none())
+            .collect();
         prop_assert_eq!(waiting.len(), self.limited.line.waiting());
         prop_assert_eq!(
             Hits(waiting.iter().map(|caller| caller.hits).sum()),

@@ -82,8 +82,8 @@ impl AskingLines {
         self.room.cut(max_wait)
     }
 
-    fn turns(&self, key: CounterKey, place: part::Place) -> Turns {
-        Turns { place, seed: self.seed.wrapping_add(key.hash()) }
+    fn turns(&self, key: CounterKey, instance: part::InstanceRank) -> Turns {
+        Turns { instance, seed: self.seed.wrapping_add(key.hash()) }
     }
 
     pub(super) fn has_line(&self, key: CounterKey) -> bool {
@@ -96,11 +96,11 @@ impl AskingLines {
         check: &LimitCheck<'_>,
         max_wait: Period,
         known: (Option<Estimate>, Period),
-        place: part::Place,
+        instance: part::InstanceRank,
         now: Timestamp,
     ) -> Result<Ticket, Rejection> {
         let key = check.key;
-        let turns = self.turns(key, place);
+        let turns = self.turns(key, instance);
         let entered = self.with_line(key, now, Some(check), |line, _| {
             // under the lock, which whoever closes the lines takes after it has closed the room
             let max_wait = self.room.longest(max_wait);
@@ -109,9 +109,9 @@ impl AskingLines {
             line.enter(now, check.hits, max_wait, room, known)
         });
         match entered {
-            Some(Entered::Waits(place)) => {
+            Some(Entered::Waits(position)) => {
                 self.room.keep();
-                Ok(Ticket { key, place })
+                Ok(Ticket { key, position })
             }
             Some(Entered::Rejected(rejection)) => Err(self.room.reject(rejection)),
             // neither happens: the line was made, and it admits nobody on arrival
@@ -136,11 +136,16 @@ impl AskingLines {
     }
 
     /// `supply` is none if the ask has failed.
-    pub(super) fn supply(&self, key: CounterKey, supply: Option<(Supply, part::Place)>, now: Timestamp) {
-        let (supply, place) = supply.unzip();
+    pub(super) fn supply(
+        &self,
+        key: CounterKey,
+        supply: Option<(Supply, part::InstanceRank)>,
+        now: Timestamp,
+    ) {
+        let (supply, instance) = supply.unzip();
         self.with_line(key, now, None, |line, woken| {
-            if let Some(place) = place {
-                line.set_turns(self.turns(key, place));
+            if let Some(instance) = instance {
+                line.set_turns(self.turns(key, instance));
             }
             line.supply(supply, now, woken);
         });
@@ -266,7 +271,7 @@ impl WaitingLines for AskingLines {
     fn poll_place(&self, ticket: &Ticket, waker: &Waker) -> Poll<Answer> {
         let mut state = self.state.lock();
         let Some(line) = state.lines.get_mut(&ticket.key) else { return Poll::Ready(Answer::AskAgain) };
-        let answer = line.line.poll(ticket.place, waker);
+        let answer = line.line.poll(ticket.position, waker);
         if line.line.is_unused() && line.armed.is_none() {
             state.lines.remove(&ticket.key);
         }
@@ -277,8 +282,8 @@ impl WaitingLines for AskingLines {
         answer
     }
 
-    fn leave(&self, Ticket { key, place }: Ticket, now: Timestamp) {
-        self.with_line(key, now, None, |line, woken| line.leave(place, now, woken));
+    fn leave(&self, Ticket { key, position }: Ticket, now: Timestamp) {
+        self.with_line(key, now, None, |line, woken| line.leave(position, now, woken));
         self.room.leave();
     }
 }

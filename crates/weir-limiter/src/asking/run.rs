@@ -15,7 +15,7 @@ use crate::{Limiter, acquire::waits};
 use weir_limit::{
     CounterKey, LimitCheck, Matched, Named, Period, ReservationRequest,
     line::{Ask, Supply, Unused},
-    part::Place,
+    part::InstanceRank,
 };
 use weir_store::{Store, Timers, clock::Clock};
 
@@ -82,7 +82,7 @@ impl<S: Store> Limiter<S> {
         names: &Named,
         Ask { least, want, hold }: Ask,
         clock: &(impl Clock + ?Sized),
-    ) -> Option<(Supply, Place)> {
+    ) -> Option<(Supply, InstanceRank)> {
         let loaded = self.loaded.load_full()?;
         let request = names.request(least);
         let matched = Matched::new(&loaded.rules, &request);
@@ -97,7 +97,7 @@ impl<S: Store> Limiter<S> {
             wait: reserved.decision.reset,
             estimate: self.estimate(check, clock.now()),
         };
-        Some((supply, self.store.place(check)))
+        Some((supply, self.store.instance_rank(check)))
     }
 
     async fn return_unused(

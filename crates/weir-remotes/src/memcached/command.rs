@@ -114,7 +114,7 @@ impl MemcachedCommand {
     }
 
     fn held_if_any_fit(&self) -> u64 {
-        self.exchange.hold.map_or(0, |hold| hold.least)
+        self.exchange.lease.map_or(0, |lease| lease.least)
     }
 
     fn subtracts(&self) -> bool {
@@ -206,7 +206,7 @@ mod tests {
 
     use super::*;
     use weir_limit::{Period, Tier, algorithm::CountChange};
-    use weir_store::remote::{Hold, Run};
+    use weir_store::remote::{LeaseRequest, Run};
 
     const LIMIT: u64 = 10;
 
@@ -326,8 +326,8 @@ mod tests {
 
     #[test]
     fn rejected_hits_count_only_in_rules_of_envoyproxy_ratelimit() {
-        let hold = Hold { least: 3, want: 5, time: Period::default() };
-        let (take, grant) = (|policy| Exchange::of_try(3, policy), |_| Exchange::of_hold(hold));
+        let lease = LeaseRequest { least: 3, want: 5, hold: Period::default() };
+        let (take, grant) = (|policy| Exchange::of_try(3, policy), |_| Exchange::of_lease(lease));
         let cases: [(_, &dyn Fn(OverLimitPolicy) -> Exchange, _); 4] = [
             (OverLimitPolicy::Count, &take, true),
             (OverLimitPolicy::Ignore, &take, false),

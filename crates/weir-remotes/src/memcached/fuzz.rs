@@ -12,7 +12,7 @@ use super::{
 use weir_limit::{Direction, OverLimitPolicy, Period, Tier, Timestamp};
 use weir_store::{
     name::KeySettings,
-    remote::{Exchange, Hold, Report, Run, Target},
+    remote::{Exchange, LeaseRequest, Report, Run, Target},
 };
 
 const AT: Timestamp = Timestamp::from_secs(90);
@@ -26,7 +26,7 @@ pub fn reply(input: &[u8]) {
             (Exchange::read(), 0),
             (Exchange::of_try(3, policy), 0),
             (Exchange::of_try(u64::MAX, policy), 0),
-            (Exchange::of_hold(Hold { least: 3, want: 5, time: Period::default() }), 3),
+            (Exchange::of_lease(LeaseRequest { least: 3, want: 5, hold: Period::default() }), 3),
             (exchange(), 3),
             (Exchange::of_report(Report::of(AT, 3)), 0),
             (Exchange::of_report(Report::of(AT, -3)), 0),
@@ -51,7 +51,7 @@ fn exchange() -> Exchange {
         reports: [Report::of(AT, 3), Report::of(AT, -2)].into_iter().collect(),
         runs: [run(2, 5), give_back, run(u64::MAX, u32::MAX)].into_iter().collect(),
         all_or_none: false,
-        hold: Some(Hold { least: 3, want: 3, time: Period::default() }),
+        lease: Some(LeaseRequest { least: 3, want: 3, hold: Period::default() }),
         writer: 0,
     }
 }

@@ -40,7 +40,9 @@ use weir_observe::{Metric, Source};
 use weir_store::{
     clock::{Clock, SystemClock},
     name::{self, KeySettings},
-    remote::{Command, Heartbeat, Members, Remote, RemoteError, Replies, Reply, StoreNode, Target, Urgency},
+    remote::{
+        CallPriority, Command, Heartbeat, Members, Remote, RemoteError, Replies, Reply, StoreNode, Target,
+    },
 };
 
 /// Memcached. Leases need a grant, which is a condition.
@@ -88,16 +90,16 @@ impl MemcachedRemote {
         self.servers.states()
     }
 
-    async fn run(&self, commands: Vec<Command>, urgency: Urgency) -> Result<Replies, RemoteError> {
+    async fn run(&self, commands: Vec<Command>, priority: CallPriority) -> Result<Replies, RemoteError> {
         self.metrics.calls.add(1);
         self.metrics.commands.add(commands.len() as u64);
         let sent_at = self.clock.now();
         let mut replies: Vec<Result<Reply, RemoteError>> = Vec::new();
         replies.resize_with(commands.len(), || Err(malformed_reply()));
-        let (batches, unsent) = self.batches(commands, urgency);
+        let (batches, unsent) = self.batches(commands, priority);
         let deadline = Instant::now() + self.timeout;
         let exchanges = batches.into_iter().map(|Batch { server, commands, encoded }| async move {
-            let replies = server.exchange(encoded, urgency, deadline).await;
+            let replies = server.exchange(encoded, priority, deadline).await;
             (server, commands, replies)
         });
         let (mut has_replied, mut failure) = (false, None);
@@ -138,7 +140,11 @@ impl MemcachedRemote {
     }
 
     /// Calls are short enough for others to have a turn. Commands without a known server are returned with the error.
-    fn batches(&self, commands: Vec<Command>, urgency: Urgency) -> (Vec<Batch>, Vec<(usize, RemoteError)>) {
+    fn batches(
+        &self,
+        commands: Vec<Command>,
+        priority: CallPriority,
+    ) -> (Vec<Batch>, Vec<(usize, RemoteError)>) {
         let now = SystemClock.now().as_nanos() / 1_000_000_000;
         let (mut batches, mut unsent): (Vec<Batch>, _) = (Vec::new(), Vec::new());
         for (index, Command { target, at, exchange }) in commands.into_iter().enumerate() {
@@ -153,14 +159,14 @@ impl MemcachedRemote {
             let encoded = prepared.encode();
             // only the last batch of a server has room
             let open = batches.iter_mut().rfind(|batch| batch.server.is(&server));
-            let open = open.filter(|batch| batch.encoded.len() + encoded.len() <= server.cost(urgency));
+            let open = open.filter(|batch| batch.encoded.len() + encoded.len() <= server.cost(priority));
             let command = (index, encoded.len(), prepared);
             if let Some(batch) = open {
                 batch.commands.push(command);
                 batch.encoded.extend(encoded);
                 continue;
             }
-            if urgency == Urgency::Decision {
+            if priority == CallPriority::Decision {
                 server.record_decision();
             }
             batches.push(Batch { server, commands: vec![command], encoded: encoded.into_vec() });
@@ -197,7 +203,7 @@ impl MemcachedRemote {
 
     async fn exchange(&self, key: &str, commands: Vec<MetaCommand>) -> Result<Vec<MetaReply>, RemoteError> {
         let server = self.servers.of_key(key)?;
-        server.exchange(commands, Urgency::Decision, Instant::now() + self.timeout).await
+        server.exchange(commands, CallPriority::Decision, Instant::now() + self.timeout).await
     }
 }
 
@@ -211,11 +217,11 @@ impl Remote for MemcachedRemote {
     }
 
     async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
-        self.run(commands, Urgency::Decision).await
+        self.run(commands, CallPriority::Decision).await
     }
 
     async fn call_in_background(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
-        self.run(commands, Urgency::Background).await
+        self.run(commands, CallPriority::Background).await
     }
 
     /// Names are not needed, so that there are no ranks.

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::transport::{Backoff, ServerState, TransportMetrics};
 use weir_net::Address;
-use weir_store::remote::{RemoteError, Urgency};
+use weir_store::remote::{CallPriority, RemoteError};
 
 /// The longest wait for a known server, and for all seeds while a map is known. Then the first look-up counts as failed,
 /// although it goes on.
@@ -184,7 +184,7 @@ impl Cluster {
         let mut errors = Vec::new();
         for (address, server) in known.iter().take(MAX_ASKED) {
             let deadline = Instant::now() + QUERY_TIMEOUT;
-            let reply = server.exchange(vec![command()], Urgency::Decision, deadline).await;
+            let reply = server.exchange(vec![command()], CallPriority::Decision, deadline).await;
             let map = reply
                 .map_err(|error| error.to_string())
                 .and_then(|reply| SlotMap::parse(reply.values.first().unwrap_or(&Value::Nil), address));

@@ -142,7 +142,7 @@ fn increment(target: &Target, exchange: &Exchange, at: Timestamp) -> Option<u64>
     } else {
         name::is_one_window(target)
     };
-    if !is_plain || exchange.given_back() > 0 || exchange.hold.is_some() {
+    if !is_plain || exchange.given_back() > 0 || exchange.lease.is_some() {
         return None;
     }
     let mut hits = exchange.tried();

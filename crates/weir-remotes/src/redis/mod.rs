@@ -44,7 +44,9 @@ use weir_store::{
     clock::Clock,
     name::{self, KeySettings},
     pool_command::{PoolCommand, PoolOp, PoolReply},
-    remote::{Command, Heartbeat, Members, Remote, RemoteError, Replies, Reply, StoreNode, Target, Urgency},
+    remote::{
+        CallPriority, Command, Heartbeat, Members, Remote, RemoteError, Replies, Reply, StoreNode, Target,
+    },
 };
 
 /// The commands of a background call that are encoded before others have a turn.
@@ -119,14 +121,14 @@ impl RedisRemote {
         usize::from(self.per_second.is_some() && name::is_per_second(tiers))
     }
 
-    async fn run(&self, commands: Vec<Command>, urgency: Urgency) -> Result<Replies, RemoteError> {
+    async fn run(&self, commands: Vec<Command>, priority: CallPriority) -> Result<Replies, RemoteError> {
         if commands.is_empty() {
             return Err(RemoteError::NotSent("no commands".into()));
         }
-        let (pools, [main, per_second]) = self.prepare(commands, urgency).await;
+        let (pools, [main, per_second]) = self.prepare(commands, priority).await;
         let (main, per_second) = tokio::join!(
-            run(Some(&self.main), main, urgency),
-            run(self.per_second.as_ref(), per_second, urgency)
+            run(Some(&self.main), main, priority),
+            run(self.per_second.as_ref(), per_second, priority)
         );
         let now = self.now().or(main.now.max(per_second.now));
         let replies = if per_second.replies.is_empty() {
@@ -150,16 +152,16 @@ impl RedisRemote {
     async fn prepare(
         &self,
         commands: Vec<Command>,
-        urgency: Urgency,
+        priority: CallPriority,
     ) -> (Vec<usize>, [Vec<RoutedRequest<CommandRequest<'_>>>; 2]) {
-        let _turn = match urgency {
-            Urgency::Background => Some(self.background.lock().await),
-            Urgency::Decision => None,
+        let _turn = match priority {
+            CallPriority::Background => Some(self.background.lock().await),
+            CallPriority::Decision => None,
         };
         let mut pools = Vec::with_capacity(commands.len());
         let mut requests = [Vec::with_capacity(commands.len()), Vec::new()];
         for (i, command) in commands.into_iter().enumerate() {
-            if urgency == Urgency::Background && i % ENCODED_AT_ONCE == ENCODED_AT_ONCE - 1 {
+            if priority == CallPriority::Background && i % ENCODED_AT_ONCE == ENCODED_AT_ONCE - 1 {
                 tokio::task::yield_now().await;
             }
             let pool = self.pool_of(&command.target.tiers);
@@ -180,31 +182,31 @@ impl RedisRemote {
 /// With a per-second Redis, the clocks of both are assumed to agree: [`Replies::now`] is the later one.
 impl Remote for RedisRemote {
     async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
-        self.run(commands, Urgency::Decision).await
+        self.run(commands, CallPriority::Decision).await
     }
 
     async fn call_in_background(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
-        self.run(commands, Urgency::Background).await
+        self.run(commands, CallPriority::Background).await
     }
 
     async fn heartbeat(&self, heartbeat: Heartbeat<'_>) -> Result<Members, RemoteError> {
         let request = HeartbeatRequest::new(&heartbeat, self.now(), &self.keys.prefix);
-        self.main.run_one(request, Urgency::Decision).await.1
+        self.main.run_one(request, CallPriority::Decision).await.1
     }
 
     async fn call_pool(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {
         let jitter = Period::from_secs(fastrand::u64(..) % self.keys.jitter_seconds.max(1));
         let request = ShareRequest::new(&command, self.now(), &self.keys, jitter);
-        let urgency = match command.op {
-            PoolOp::Lease { .. } => Urgency::Decision,
-            PoolOp::Exchange(_) => Urgency::Background,
+        let priority = match command.op {
+            PoolOp::Lease { .. } => CallPriority::Decision,
+            PoolOp::Exchange(_) => CallPriority::Background,
         };
         let pool = self
             .per_second
             .as_ref()
             .filter(|_| self.pool_of(&command.target.tiers) == 1)
             .unwrap_or(&self.main);
-        let (now, outcome) = pool.run_one(request, urgency).await;
+        let (now, outcome) = pool.run_one(request, priority).await;
         let outcome = outcome?;
         let now = self.now().or(now).ok_or_else(malformed_reply)?;
         Ok(PoolReply { now, outcome })
@@ -231,10 +233,10 @@ impl Remote for RedisRemote {
 async fn run(
     pool: Option<&RedisServers>,
     requests: Vec<RoutedRequest<CommandRequest<'_>>>,
-    urgency: Urgency,
+    priority: CallPriority,
 ) -> NodeReplies<Reply> {
     match pool {
-        Some(pool) if !requests.is_empty() => pool.run(requests, urgency).await,
+        Some(pool) if !requests.is_empty() => pool.run(requests, priority).await,
         _ => NodeReplies { now: None, replies: Vec::new() },
     }
 }

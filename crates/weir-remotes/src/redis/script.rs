@@ -90,7 +90,7 @@ pub(super) fn argument(
 ) -> Vec<u8> {
     let now = context.now.map_or(-1.0, |now| exact(micros(now)));
     let jitter = exact(context.jitter.as_nanos() / 1_000_000);
-    let Exchange { reports, runs, all_or_none, hold, writer } = exchange;
+    let Exchange { reports, runs, all_or_none, lease, writer } = exchange;
     let bytes = HEAD_BYTES
         + KEY_BYTES * (target.tiers.len() + others.len())
         + REPORT_BYTES * reports.len()
@@ -101,8 +101,9 @@ pub(super) fn argument(
     let how = u8::from(*all_or_none) + 2 * u8::from(exchange.given_back() > 0);
     packed.extend([few(reports.len()), few(runs.len()), how]);
     // rounded up: hits count for at least as long as they may be used
-    let hold = hold.map_or([0; 3], |hold| [hold.least, hold.want, hold.time.as_nanos().div_ceil(1_000)]);
-    pack(&mut packed, [count(hold[0]), count(hold[1]), exact(hold[2])]);
+    let lease =
+        lease.map_or([0; 3], |lease| [lease.least, lease.want, lease.hold.as_nanos().div_ceil(1_000)]);
+    pack(&mut packed, [count(lease[0]), count(lease[1]), exact(lease[2])]);
     for tier in &target.tiers {
         pack_tier(tier, at, &mut packed);
     }

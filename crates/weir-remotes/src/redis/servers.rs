@@ -22,7 +22,7 @@ use super::{
 use crate::transport::{Backoff, ServerState, TransportMetrics, malformed_reply, metrics_of};
 use weir_limit::Timestamp;
 use weir_observe::Metric;
-use weir_store::remote::{RemoteError, StoreNode, Urgency};
+use weir_store::remote::{CallPriority, RemoteError, StoreNode};
 
 /// The most sends of a command while the cluster is up: redirects may follow each other, and a failover takes a while.
 const ROUNDS: usize = 6;
@@ -79,7 +79,7 @@ impl RedisServers {
     pub(super) async fn run<R: NodeRequest>(
         &self,
         requests: Vec<RoutedRequest<R>>,
-        urgency: Urgency,
+        priority: CallPriority,
     ) -> NodeReplies<R::Reply> {
         self.metrics.calls.add(1);
         self.metrics.commands.add(requests.len() as u64);
@@ -95,8 +95,8 @@ impl RedisServers {
         let mut waiting = requests;
         loop {
             let pause = waiting.iter().map(|request| request.route.pause).max().unwrap_or_default();
-            for batch in self.batches(waiting, urgency, &mut replies) {
-                batches.push(self.exchange(batch, pause, urgency, deadline));
+            for batch in self.batches(waiting, priority, &mut replies) {
+                batches.push(self.exchange(batch, pause, priority, deadline));
             }
             let Some((server, requests, received)) = batches.next().await else { break };
             waiting = Vec::new();
@@ -140,9 +140,9 @@ impl RedisServers {
     pub(super) async fn run_one<R: NodeRequest>(
         &self,
         request: R,
-        urgency: Urgency,
+        priority: CallPriority,
     ) -> (Option<Timestamp>, Result<R::Reply, RemoteError>) {
-        let NodeReplies { now, replies } = self.run(vec![RoutedRequest::new(0, request)], urgency).await;
+        let NodeReplies { now, replies } = self.run(vec![RoutedRequest::new(0, request)], priority).await;
         (now, replies.into_iter().next().unwrap_or_else(|| Err(malformed_reply())))
     }
 
@@ -150,13 +150,13 @@ impl RedisServers {
     fn batches<R: NodeRequest>(
         &self,
         requests: Vec<RoutedRequest<R>>,
-        urgency: Urgency,
+        priority: CallPriority,
         replies: &mut [Option<Result<R::Reply, RemoteError>>],
     ) -> Vec<NodeBatch<R>> {
         let cost_of = |request: &RoutedRequest<R>| request.request.encoded().cost();
         if let RedisNodes::One(server) = &self.nodes
             && !requests.is_empty()
-            && requests.iter().map(cost_of).sum::<usize>() <= server.cost(urgency)
+            && requests.iter().map(cost_of).sum::<usize>() <= server.cost(priority)
         {
             // most calls are like this one, and requests are large to move
             return vec![NodeBatch { server: server.clone(), requests, room: 0 }];
@@ -177,7 +177,7 @@ impl RedisServers {
                 last.room -= cost;
                 last.requests.push(request);
             } else {
-                let room = server.cost(urgency).saturating_sub(cost);
+                let room = server.cost(priority).saturating_sub(cost);
                 batches.push(NodeBatch { server: server.into_owned(), requests: vec![request], room });
             }
         }
@@ -188,14 +188,14 @@ impl RedisServers {
         &self,
         batch: NodeBatch<R>,
         pause: Duration,
-        urgency: Urgency,
+        priority: CallPriority,
         deadline: Instant,
     ) -> (RedisServer, Vec<RoutedRequest<R>>, Result<PipelineReply, RemoteError>) {
         if !pause.is_zero() {
             time::sleep(pause).await;
         }
         let NodeBatch { server, requests, .. } = batch;
-        if urgency == Urgency::Decision && R::DECIDES {
+        if priority == CallPriority::Decision && R::DECIDES {
             server.record_decision();
         }
         let (mut commands, mut loads) = (Vec::with_capacity(2 * requests.len()), false);
@@ -204,7 +204,7 @@ impl RedisServers {
             loads |= load;
             request.request.encoded().write(load, request.route.is_asking, &mut commands);
         }
-        let received = server.exchange(commands, urgency, deadline).await;
+        let received = server.exchange(commands, priority, deadline).await;
         (server, requests, received)
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use weir_store::remote::Urgency;
+use weir_store::remote::CallPriority;
 
 /// One that the server works at, and one that is on its way.
 const IN_FLIGHT: usize = 2;
@@ -40,13 +40,15 @@ impl BackgroundWindow {
         *self.last_decision.lock() = Some(Instant::now());
     }
 
-    pub(super) fn cost(&self, urgency: Urgency) -> usize {
-        match urgency {
-            Urgency::Decision => DECISIONS,
-            Urgency::Background if self.last_decision.lock().is_some_and(|last| last.elapsed() < RECENT) => {
+    pub(super) fn cost(&self, priority: CallPriority) -> usize {
+        match priority {
+            CallPriority::Decision => DECISIONS,
+            CallPriority::Background
+                if self.last_decision.lock().is_some_and(|last| last.elapsed() < RECENT) =>
+            {
                 SHORT
             }
-            Urgency::Background => LONG,
+            CallPriority::Background => LONG,
         }
     }
 }

@@ -10,9 +10,9 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use weir_store::remote::{RemoteError, Urgency};
+use weir_store::remote::{CallPriority, RemoteError};
 
-/// Calls of one urgency.
+/// Calls of one priority.
 pub(super) const MAX_WAITING: usize = 4_096;
 
 /// Commands in a pipeline of decisions, each `EXPIRE` counted. A call that has more is sent by itself.
@@ -20,7 +20,7 @@ const PIPELINE: usize = 128;
 
 pub(super) struct QueuedCall<C, R> {
     pub(super) commands: Vec<C>,
-    pub(super) urgency: Urgency,
+    pub(super) priority: CallPriority,
     reply: oneshot::Sender<Result<R, RemoteError>>,
     is_sent: Arc<AtomicBool>,
     /// Last, so that it is dropped after the call was sent or failed.
@@ -48,15 +48,15 @@ pub(super) struct CallQueue<C, R> {
 // === impl WaitingCalls ===
 
 impl WaitingCalls {
-    /// None if too many calls of this urgency wait.
+    /// None if too many calls of this priority wait.
     pub(super) fn call<C, R>(
         &self,
         commands: Vec<C>,
-        urgency: Urgency,
+        priority: CallPriority,
     ) -> Option<(QueuedCall<C, R>, PendingReply<R>)> {
-        let count = match urgency {
-            Urgency::Decision => &self.decisions,
-            Urgency::Background => &self.background,
+        let count = match priority {
+            CallPriority::Decision => &self.decisions,
+            CallPriority::Background => &self.background,
         };
         let waiting = WaitingCall(Arc::clone(count));
         if count.fetch_add(1, Ordering::Relaxed) >= MAX_WAITING {
@@ -65,7 +65,7 @@ impl WaitingCalls {
         let (reply, receiver) = oneshot::channel();
         let is_sent = Arc::<AtomicBool>::default();
         let pending = PendingReply { reply: receiver, is_sent: Arc::clone(&is_sent) };
-        Some((QueuedCall { commands, urgency, reply, is_sent, waiting: Some(waiting) }, pending))
+        Some((QueuedCall { commands, priority, reply, is_sent, waiting: Some(waiting) }, pending))
     }
 }
 
@@ -126,9 +126,9 @@ impl<R> PendingReply<R> {
 
 impl<C, R> CallQueue<C, R> {
     pub(super) fn push(&mut self, call: QueuedCall<C, R>) {
-        match call.urgency {
-            Urgency::Decision => self.decisions.push_back(call),
-            Urgency::Background => self.background.push_back(call),
+        match call.priority {
+            CallPriority::Decision => self.decisions.push_back(call),
+            CallPriority::Background => self.background.push_back(call),
         }
     }
 
@@ -136,7 +136,7 @@ impl<C, R> CallQueue<C, R> {
         self.decisions.pop_front().or_else(|| self.background.pop_front())
     }
 
-    /// All of one urgency: decisions if few enough of their pipelines are in flight (`may_decide`), or else one
+    /// All of one priority: decisions if few enough of their pipelines are in flight (`may_decide`), or else one
     /// background call. Calls whose callers have given up are left out.
     pub(super) fn next_pipeline(&mut self, may_decide: bool) -> Option<Vec<QueuedCall<C, R>>> {
         let (mut calls, mut commands) = (Vec::new(), 0);
@@ -176,9 +176,9 @@ mod tests {
         waiting: &WaitingCalls,
         name: &'static str,
         commands: usize,
-        urgency: Urgency,
+        priority: CallPriority,
     ) -> (Call, PendingReply<()>) {
-        waiting.call(vec![name; commands], urgency).expect("there is room")
+        waiting.call(vec![name; commands], priority).expect("there is room")
     }
 
     fn next(queue: &mut CallQueue<&'static str, ()>, may_decide: bool) -> Vec<&'static str> {
@@ -190,18 +190,18 @@ mod tests {
     fn decisions_go_first_and_share_no_pipeline_with_background_calls() {
         let (waiting, mut queue) = (WaitingCalls::default(), CallQueue::default());
         let mut pending = Vec::new();
-        for (name, urgency) in [
-            ("B1", Urgency::Background),
-            ("D1", Urgency::Decision),
-            ("B2", Urgency::Background),
-            ("D2", Urgency::Decision),
+        for (name, priority) in [
+            ("B1", CallPriority::Background),
+            ("D1", CallPriority::Decision),
+            ("B2", CallPriority::Background),
+            ("D2", CallPriority::Decision),
         ] {
-            let (call, reply) = call(&waiting, name, 2, urgency);
+            let (call, reply) = call(&waiting, name, 2, priority);
             queue.push(call);
             pending.push(reply);
         }
         assert_eq!(next(&mut queue, true), ["D1", "D2"]);
-        let (late, _reply) = call(&waiting, "D3", 2, Urgency::Decision);
+        let (late, _reply) = call(&waiting, "D3", 2, CallPriority::Decision);
         queue.push(late);
         assert_eq!(next(&mut queue, false), ["B1"], "no further decisions may be in flight");
         assert_eq!(next(&mut queue, true), ["D3"]);
@@ -214,7 +214,7 @@ mod tests {
         let (waiting, mut queue) = (WaitingCalls::default(), CallQueue::default());
         let mut pending = Vec::new();
         for (name, commands) in [("A", 100), ("B", 28), ("C", 1), ("D", 500)] {
-            let (call, reply) = call(&waiting, name, commands, Urgency::Decision);
+            let (call, reply) = call(&waiting, name, commands, CallPriority::Decision);
             queue.push(call);
             pending.push(reply);
         }
@@ -227,25 +227,26 @@ mod tests {
     fn a_call_that_was_given_up_before_it_was_sent_is_never_sent() {
         let (waiting, mut queue) = (WaitingCalls::default(), CallQueue::default());
         let timed_out = || RemoteError::TimedOut(weir_limit::Period::from_secs(1));
-        let (unsent, reply) = call(&waiting, "A", 1, Urgency::Decision);
+        let (unsent, reply) = call(&waiting, "A", 1, CallPriority::Decision);
         queue.push(unsent);
         let given_up = reply.give_up(timed_out());
         assert!(matches!(given_up, Err(RemoteError::NotSent(_))), "it was certainly not carried out");
         assert!(next(&mut queue, true).is_empty());
-        let (sent, reply) = call(&waiting, "B", 1, Urgency::Decision);
+        let (sent, reply) = call(&waiting, "B", 1, CallPriority::Decision);
         queue.push(sent);
         let _in_flight = queue.next_pipeline(true).expect("it is waiting");
         assert!(matches!(reply.give_up(timed_out()), Err(RemoteError::TimedOut(_))), "it may be carried out");
     }
 
     #[test]
-    fn each_urgency_has_a_bound_of_its_own() {
+    fn each_priority_has_a_bound_of_its_own() {
         let waiting = WaitingCalls::default();
-        let make = |urgency| waiting.call::<_, ()>(vec!["PING"], urgency);
-        let mut calls: Vec<_> = (0..MAX_WAITING).map(|_| make(Urgency::Background).expect("room")).collect();
-        assert!(make(Urgency::Background).is_none());
-        assert!(make(Urgency::Decision).is_some());
+        let make = |priority| waiting.call::<_, ()>(vec!["PING"], priority);
+        let mut calls: Vec<_> =
+            (0..MAX_WAITING).map(|_| make(CallPriority::Background).expect("room")).collect();
+        assert!(make(CallPriority::Background).is_none());
+        assert!(make(CallPriority::Decision).is_some());
         calls.pop();
-        assert!(make(Urgency::Background).is_some(), "a call that has ended leaves room");
+        assert!(make(CallPriority::Background).is_some(), "a call that has ended leaves room");
     }
 }

@@ -20,13 +20,13 @@ use super::{
     state::ServerState,
     worker::{self, ConnectionWorker, SharedServerState},
 };
-use weir_store::remote::{RemoteError, Urgency};
+use weir_store::remote::{CallPriority, RemoteError};
 
 /// One server. Clones are the same server; when the last one is dropped, the worker ends.
 pub(crate) struct ServerConnection<P: RemoteProtocol>(Arc<ServerHandle<P>>);
 
 struct ServerHandle<P: RemoteProtocol> {
-    /// Unbounded, since `waiting` bounds each urgency by itself.
+    /// Unbounded, since `waiting` bounds each priority by itself.
     calls: mpsc::UnboundedSender<QueuedCall<P::Command, P::Reply>>,
     waiting: WaitingCalls,
     background: BackgroundWindow,
@@ -58,18 +58,18 @@ impl<P: RemoteProtocol> ServerConnection<P> {
     pub(crate) async fn exchange(
         &self,
         commands: Vec<P::Command>,
-        urgency: Urgency,
+        priority: CallPriority,
         deadline: Instant,
     ) -> Result<P::Reply, RemoteError> {
-        let _permit = match urgency {
-            Urgency::Background => {
+        let _permit = match priority {
+            CallPriority::Background => {
                 // these commands were not written yet
                 let entered = timeout_at(deadline.into(), self.0.background.enter()).await;
                 entered.map_err(|_| RemoteError::NotSent("other commands take too long".into()))?
             }
-            Urgency::Decision => None,
+            CallPriority::Decision => None,
         };
-        let mut pending = self.send(commands, urgency)?;
+        let mut pending = self.send(commands, priority)?;
         match timeout_at(deadline.into(), pending.receive()).await {
             Ok(received) => received,
             Err(_) => pending.give_up(RemoteError::TimedOut(worker::period(self.0.timeout))),
@@ -82,7 +82,7 @@ impl<P: RemoteProtocol> ServerConnection<P> {
         commands: Vec<P::Command>,
         done: impl FnOnce(Result<P::Reply, RemoteError>) + Send + 'static,
     ) {
-        match self.send(commands, Urgency::Decision) {
+        match self.send(commands, CallPriority::Decision) {
             Ok(mut pending) => drop(tokio::spawn(async move { done(pending.receive().await) })),
             Err(error) => done(Err(error)),
         }
@@ -91,9 +91,9 @@ impl<P: RemoteProtocol> ServerConnection<P> {
     fn send(
         &self,
         commands: Vec<P::Command>,
-        urgency: Urgency,
+        priority: CallPriority,
     ) -> Result<PendingReply<P::Reply>, RemoteError> {
-        let Some((call, pending)) = self.0.waiting.call(commands, urgency) else {
+        let Some((call, pending)) = self.0.waiting.call(commands, priority) else {
             return Err(RemoteError::NotSent(format!("its queue is full: {MAX_WAITING} calls are waiting")));
         };
         match self.0.calls.send(call) {
@@ -106,8 +106,8 @@ impl<P: RemoteProtocol> ServerConnection<P> {
         self.0.background.record_decision();
     }
 
-    pub(crate) fn cost(&self, urgency: Urgency) -> usize {
-        self.0.background.cost(urgency)
+    pub(crate) fn cost(&self, priority: CallPriority) -> usize {
+        self.0.background.cost(priority)
     }
 
     /// A connection younger than half a second stays: it was made after the failure that the caller has seen.

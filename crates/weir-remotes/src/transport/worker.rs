@@ -34,7 +34,7 @@ use super::{
 };
 use weir_limit::Period;
 use weir_net::Address;
-use weir_store::remote::{RemoteError, Urgency};
+use weir_store::remote::{CallPriority, RemoteError};
 
 /// A connection that breaks earlier counts as a failure to connect, after which the next attempt waits.
 const BRIEF: Duration = Duration::from_millis(100);
@@ -209,10 +209,10 @@ impl<P: RemoteProtocol> ConnectionWorker<P> {
         state: &ConnectionState,
         mut calls: Vec<QueuedCall<P::Command, P::Reply>>,
     ) {
-        let Some(urgency) = calls.first().map(|call| call.urgency) else { return };
+        let Some(priority) = calls.first().map(|call| call.priority) else { return };
         let exchange = connection.exchange(calls.iter_mut().map(|call| take(&mut call.commands)).collect());
         let (metrics, state, within) = (Arc::clone(&self.metrics), state.clone(), self.protocol.timeout());
-        let is_counted = urgency == Urgency::Decision;
+        let is_counted = priority == CallPriority::Decision;
         if is_counted {
             state.in_flight.fetch_add(1, Ordering::Relaxed);
         }

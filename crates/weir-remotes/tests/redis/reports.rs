@@ -13,7 +13,7 @@ use weir_coordinate::simulated::SimulatedServer;
 use weir_limit::{Algorithm, Direction, OverLimitPolicy, Period, Tier, Timestamp, algorithm::CountChange};
 use weir_store::{
     clock::Clock as _,
-    remote::{Exchange, Hold, Reply, Report, Run, Target, UnusedHits},
+    remote::{Exchange, LeaseRequest, Reply, Report, Run, Target, UnusedHits},
 };
 
 use crate::{
@@ -160,8 +160,8 @@ impl Compared<'_> {
             let tries = granted.checked_div(run.hits).map(|tries| u32::try_from(tries).expect("it is small"));
             taken.push(tries.unwrap_or(run.tries));
         }
-        let held = exchange.hold.map_or(0, |hold| {
-            let Hold { least, want, time: hold } = hold;
+        let held = exchange.lease.map_or(0, |lease| {
+            let LeaseRequest { least, want, hold } = lease;
             carry_out(now, Op::Grant { report: None, least, want, hold }).granted
         });
         let at = exchange.counted_at(now);
@@ -176,14 +176,18 @@ impl Compared<'_> {
                 reports: changes.iter().map(|change| self.report(change)).collect(),
                 runs: runs.iter().copied().collect(),
                 all_or_none: *all_or_none,
-                hold: hold.map(|(least, want, time)| Hold { least, want, time: self.hold_time(time) }),
+                lease: hold.map(|(least, want, time)| LeaseRequest {
+                    least,
+                    want,
+                    hold: self.hold_time(time),
+                }),
                 writer: 0,
             },
             Action::Take(hits) => Exchange::of_try(*hits, OverLimitPolicy::Ignore),
             Action::Add(change) => Exchange::of_report(self.report(change)),
             Action::Grant { least, want, hold, report } => Exchange {
                 reports: report.iter().map(|change| self.report(change)).collect(),
-                ..Exchange::of_hold(Hold { least: *least, want: *want, time: self.hold_time(*hold) })
+                ..Exchange::of_lease(LeaseRequest { least: *least, want: *want, hold: self.hold_time(*hold) })
             },
         };
         let op = Op::Exchange(Exchange { writer: step.writer, ..exchange });
@@ -316,8 +320,8 @@ fn an_exchange_does_what_its_parts_do_in_turn() {
             for change in changes {
                 exchange.reports.push(compared.report(&change));
             }
-            exchange.hold =
-                hold.map(|(least, want, time)| Hold { least, want, time: compared.hold_time(time) });
+            exchange.lease =
+                hold.map(|(least, want, time)| LeaseRequest { least, want, hold: compared.hold_time(time) });
             let now = redis.clock.now();
             let in_redis = redis.send(&target, Op::Exchange(exchange.clone()));
             let (taken, held, states) = compared.in_turn(&exchange);

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU32, Ordering},
 };
 
-use crate::pools::{Beside, PoolSummary, Pooled, Pools, clamped};
+use crate::pools::{JobRunner, PoolSummary, Pooled, Pools, clamped};
 use weir_limit::{
     Hits, LimitCheck, Period, Timestamp,
     share::{MemberState, Pool, PoolDecision, PoolRule, Sharing},
@@ -42,7 +42,7 @@ pub(super) struct LockedPool<'a> {
 
 impl MemoryPools {
     pub(super) fn new(max_counters: usize) -> Self {
-        Self { pools: Pools::new(max_counters, Beside::thread()), instances: AtomicU32::new(1) }
+        Self { pools: Pools::new(max_counters, JobRunner::thread()), instances: AtomicU32::new(1) }
     }
 
     pub(super) fn divide_between(&self, instances: usize) {
@@ -63,7 +63,7 @@ impl MemoryPools {
         let slot = self.pools.find(
             key.of_tier(tier),
             || check.rule.label().into(),
-            || MemoryPool { pool: Pool::beside(), capacity, cycle, sharing: Arc::clone(sharing) },
+            || MemoryPool { pool: Pool::concurrent(), capacity, cycle, sharing: Arc::clone(sharing) },
         );
         Some(self.pools.with(&slot, |pooled| {
             pooled.capacity = capacity;
@@ -164,11 +164,11 @@ mod tests {
     }
 
     impl Both {
-        fn new(beside: Beside) -> Self {
-            let (pools, sharing) = (Pools::new(1_000_000, beside), Arc::new(Sharing::default()));
+        fn new(runner: JobRunner) -> Self {
+            let (pools, sharing) = (Pools::new(1_000_000, runner), Arc::new(Sharing::default()));
             let (capacity, cycle) = (CAPACITY, CYCLE);
             let pool = || MemoryPool {
-                pool: Pool::beside(),
+                pool: Pool::concurrent(),
                 capacity,
                 cycle,
                 sharing: Arc::new(Sharing::default()),
@@ -211,12 +211,12 @@ mod tests {
     #[test]
     fn pools_without_members_are_bounded() {
         let keys = KeyHasher::random();
-        let pools: Pools<MemoryPool> = Pools::new(1_000, Beside::new(drop));
+        let pools: Pools<MemoryPool> = Pools::new(1_000, JobRunner::new(drop));
         for i in 0..3_000 {
             let value = name(i);
             let key = keys.key("d", &[Entry { key: "service", value: &value }], |_| None);
             let sharing = Arc::new(Sharing::default());
-            let make = || MemoryPool { pool: Pool::beside(), capacity: 1, cycle: CYCLE, sharing };
+            let make = || MemoryPool { pool: Pool::concurrent(), capacity: 1, cycle: CYCLE, sharing };
             let slot = pools.find(key, || "rule".into(), make);
             pools.with(&slot, |_| ((), Timestamp::default()));
         }
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn the_members_of_a_dropped_pool_are_not_counted() {
-        let mut both = Both::new(Beside::new(drop));
+        let mut both = Both::new(JobRunner::new(drop));
         let now = start();
         assert!(both.decide("a", 1, now).is_admitted);
         for step in 0..16 {
@@ -254,13 +254,13 @@ mod tests {
     /// Members of one name in several pools of a rule have one metric, which counts on when one of them is forgotten.
     #[test]
     fn totals_of_members_never_fall_while_they_are_reported() {
-        let pools: Pools<MemoryPool> = Pools::new(1_000_000, Beside::new(drop));
+        let pools: Pools<MemoryPool> = Pools::new(1_000_000, JobRunner::new(drop));
         let (keys, sharing) = (KeyHasher::random(), Arc::new(Sharing::default()));
         let rule = PoolRule { capacity: CAPACITY, cycle: CYCLE, sharing: &sharing };
         let slot = |tenant: &str| {
             let key = keys.key("d", &[Entry { key: "tenant", value: tenant }], |_| None);
             let sharing = Arc::clone(&sharing);
-            let make = || MemoryPool { pool: Pool::beside(), capacity: CAPACITY, cycle: CYCLE, sharing };
+            let make = || MemoryPool { pool: Pool::concurrent(), capacity: CAPACITY, cycle: CYCLE, sharing };
             pools.find(key, || "rule".into(), make)
         };
         let take = |tenant: &str, member: &str, hits: u32, now: Timestamp| {
@@ -314,7 +314,7 @@ mod tests {
         let rule = PoolRule { capacity: CAPACITY, cycle: CYCLE, sharing: &Arc::new(Sharing::default()) };
         let sharing = Arc::new(Sharing::default());
         let filled = |members: usize| {
-            let mut pool = Pool::beside();
+            let mut pool = Pool::concurrent();
             for i in 0..members {
                 pool.decide(&rule, &name(i), 1, true, start());
             }
@@ -346,7 +346,7 @@ mod tests {
 
     #[test]
     fn decisions_go_on_while_shares_are_computed() {
-        let mut both = Both::new(Beside::new(drop));
+        let mut both = Both::new(JobRunner::new(drop));
         both.fill(start());
         both.slot.compute_shares(Computation::run);
         let (begun, is_begun) = channel();
@@ -397,7 +397,7 @@ mod tests {
 
     #[test]
     fn the_shares_of_a_step_are_the_same_beside_decisions() {
-        let mut both = Both::new(Beside::thread());
+        let mut both = Both::new(JobRunner::thread());
         both.fill(start());
         for millis in [600, 5_100, 10_100, 20_200] {
             both.advance(start().after(Period::from_millis(millis)));

@@ -94,9 +94,9 @@ impl MemoryStore {
                 self.bound(key, now);
                 Arrival::Admitted
             }
-            Entered::Waits(place) => {
+            Entered::Waits(position) => {
                 self.wait_room.keep();
-                Arrival::Waits(Ticket { key, place })
+                Arrival::Waits(Ticket { key, position })
             }
             Entered::Rejected(rejection) => Arrival::Rejected(self.wait_room.reject(rejection)),
         }
@@ -199,7 +199,7 @@ impl WaitingLines for MemoryStore {
         let key = ticket.key;
         let mut shard = self.shards[self.index(key)].lock();
         let Some(line) = shard.lines.find(key) else { return Poll::Ready(Answer::AskAgain) };
-        let answer = line.line.poll(ticket.place, waker);
+        let answer = line.line.poll(ticket.position, waker);
         if line.line.is_unused() {
             // its timer ended with the last wait
             shard.lines.take(key);
@@ -211,9 +211,9 @@ impl WaitingLines for MemoryStore {
         answer
     }
 
-    fn leave(&self, Ticket { key, place }: Ticket, now: Timestamp) {
+    fn leave(&self, Ticket { key, position }: Ticket, now: Timestamp) {
         self.on_shard(key, |shard| {
-            shard.with_line(key, now, |line, counters, woken| line.leave(counters, place, now, woken));
+            shard.with_line(key, now, |line, counters, woken| line.leave(counters, position, now, woken));
         });
         self.wait_room.leave();
     }

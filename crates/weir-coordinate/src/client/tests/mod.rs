@@ -27,8 +27,8 @@ use weir_limit::{
 use weir_store::{
     clock::Clock as _,
     remote::{
-        Command, Exchange, Heartbeat, Members, Remote, RemoteError, Replies, Reply, StoreNode, Target,
-        Urgency,
+        CallPriority, Command, Exchange, Heartbeat, Members, Remote, RemoteError, Replies, Reply, StoreNode,
+        Target,
     },
 };
 
@@ -64,7 +64,7 @@ enum Answer {
 struct Call {
     node: StoreNode,
     commands: Vec<Command>,
-    urgency: Urgency,
+    priority: CallPriority,
 }
 
 type Client = StoreClient<Script>;
@@ -72,7 +72,7 @@ type Client = StoreClient<Script>;
 impl<R: Remote> StoreClient<R> {
     pub(crate) async fn call(&self, command: Command) -> Result<Replies, RemoteError> {
         let node = self.remote.node(&command.target, command.at);
-        self.send(node, vec![command], Urgency::Background, || {}).await.0
+        self.send(node, vec![command], CallPriority::Background, || {}).await.0
     }
 
     pub(crate) fn open_breaker(&self, target: &Arc<Target>, at: Timestamp) {
@@ -131,9 +131,9 @@ impl Script {
         }
     }
 
-    async fn receive(&self, commands: Vec<Command>, urgency: Urgency) -> Result<Replies, RemoteError> {
+    async fn receive(&self, commands: Vec<Command>, priority: CallPriority) -> Result<Replies, RemoteError> {
         let node = self.node(&commands[0].target, commands[0].at);
-        self.0.calls.lock().push(Call { node, commands: commands.clone(), urgency });
+        self.0.calls.lock().push(Call { node, commands: commands.clone(), priority });
         self.answer(node).await?;
         let replies = commands.iter().map(|command| {
             let taken = command.exchange.runs.iter().map(|run| run.tries).collect();
@@ -151,11 +151,11 @@ impl Script {
 
 impl Remote for Script {
     async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
-        self.receive(commands, Urgency::Decision).await
+        self.receive(commands, CallPriority::Decision).await
     }
 
     async fn call_in_background(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
-        self.receive(commands, Urgency::Background).await
+        self.receive(commands, CallPriority::Background).await
     }
 
     async fn heartbeat(&self, heartbeat: Heartbeat<'_>) -> Result<Members, RemoteError> {

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::{
     client::Delivery,
-    counter::{Asks, LocalCounter, TryOutcome},
+    counter::{LocalCounter, TryKind, TryOutcome},
     table::{CounterTable, Waiting, sender},
 };
 use weir_limit::{
@@ -59,7 +59,7 @@ impl Fixture {
     }
 
     fn queue(&self, node: u64, hits: u64) -> Answered {
-        let asks = Asks::Take(OverLimitPolicy::Ignore);
+        let asks = TryKind::Take(OverLimitPolicy::Ignore);
         let waiting = self
             .with_new_counter(node, |key, counter| Waiting::ask((key, counter), (Hits(hits), asks), None));
         let (waiting, table) = (waiting.expect("there is room"), Arc::clone(&self.table));
@@ -123,7 +123,7 @@ async fn what_waits_leaves_in_full_calls_in_order_of_arrival() {
     // in the order in which they were queued
     let sent: Vec<u64> = script.calls().iter().flat_map(|call| &call.commands).map(hits_of).collect();
     assert!(sent.is_sorted() && sent.len() == 5 * 64 + 7);
-    assert!(script.calls().iter().all(|call| call.urgency == Urgency::Decision));
+    assert!(script.calls().iter().all(|call| call.priority == CallPriority::Decision));
 }
 
 /// So that none waits for long, and others share calls.
@@ -256,7 +256,7 @@ async fn what_no_decision_waits_for_is_sent_in_calls_of_64_commands_of_its_own()
     fixture.report((0..100).map(|_| (1, 7)));
     sleep(SLOW / 2).await;
     assert_eq!(sizes(&script, 1), [1, 1, 1, 1, 64, 36]);
-    let background = script.calls().into_iter().filter(|call| call.urgency == Urgency::Background);
+    let background = script.calls().into_iter().filter(|call| call.priority == CallPriority::Background);
     assert_eq!(background.count(), 2);
 }
 

@@ -46,12 +46,12 @@ fn a_look_that_overtakes_a_hold_does_not_hide_the_held_hit() {
         let mut fixture = Fixture::new(&[tier], 3);
         fixture.take_elsewhere(2);
         fixture.read();
-        fixture.ask(0, Asks::Look);
+        fixture.ask(0, TryKind::Look);
         let mut holding = fixture.compose();
         let (command, sent) = holding.last_mut().expect("a look");
-        sent.hold_more(command, 4, millis(300));
-        fixture.counter.talk.open().on_way.last_mut().expect("one is on its way").want = 4;
-        fixture.ask(1, Asks::Take(OverLimitPolicy::Ignore));
+        sent.lease_more(command, 4, millis(300));
+        fixture.counter.traffic.open().on_way.last_mut().expect("one is on its way").want = 4;
+        fixture.ask(1, TryKind::Take(OverLimitPolicy::Ignore));
         let beside = fixture.compose();
         assert_eq!(beside.len(), 1, "it passes");
         let late: Vec<_> = holding
@@ -76,12 +76,12 @@ fn a_hit_that_was_admitted_while_its_try_was_on_its_way_counts_once() {
             let mut fixture = Fixture::new(std::slice::from_ref(&tier), instances);
             fixture.lease(5);
             fixture.wait(millis(100));
-            let asks = Asks::Lease(OverLimitPolicy::Ignore);
+            let asks = TryKind::Lease(OverLimitPolicy::Ignore);
             let (id, outcome) = fixture.counter.add_try(Hits(5), asks, None).expect("there is room");
             let composed = fixture.compose();
             drop(outcome);
             fixture.wait(millis(10));
-            assert!(fixture.counter.talk.give_up(id, Some(Hits(5))), "it was sent");
+            assert!(fixture.counter.traffic.give_up(id, Some(Hits(5))), "it was sent");
             let (instances, now) = (fixture.instances, fixture.now);
             let decision = fixture.counter.among(instances).count_fallback(
                 Direction::Take,

@@ -1,7 +1,7 @@
-//! When a flush is due, and for how long hits may be held.
+//! When a flush is due, and for how long leased hits may be used.
 
 use super::*;
-use crate::counter::{Urgency, has_flowed_back, hold, schedule::FlushSchedule};
+use crate::counter::{FlushUrgency, has_flowed_back, hold, schedule::FlushSchedule};
 
 const NANO: Period = Period::from_nanos(1);
 
@@ -32,7 +32,7 @@ fn a_pause_is_a_part_of_the_time_to_the_limit() {
     }
 }
 
-fn urgency(fixture: &Fixture) -> Urgency {
+fn urgency(fixture: &Fixture) -> FlushUrgency {
     fixture.counter.urgency(Period::default(), millis(10), fixture.now)
 }
 
@@ -40,7 +40,7 @@ fn urgency(fixture: &Fixture) -> Urgency {
 /// others a 256th.
 #[test]
 fn a_first_flush_is_as_urgent_as_the_limit_is_near() {
-    use Urgency::{Interval, Now, Pause};
+    use FlushUrgency::{Interval, Now, Pause};
     for (limit, instances, hits, expected) in [
         (1_000, 1, 62, Interval),
         (1_000, 1, 63, Now),
@@ -69,17 +69,17 @@ fn a_flush_waits_for_its_pause_until_two_thirds_of_a_part_are_taken() {
     // a pause is as long as an interval
     fixture.counter.plan.schedule.plan(millis(4_000), Period::MAX, &[fixed(100, 1)]);
     fixture.count(199);
-    assert_eq!(urgency(&fixture), Urgency::Pause);
+    assert_eq!(urgency(&fixture), FlushUrgency::Pause);
     fixture.count(1);
-    assert_eq!(urgency(&fixture), Urgency::Now);
+    assert_eq!(urgency(&fixture), FlushUrgency::Now);
     let mut late = Fixture::new(&[fixed(1_000, 3_600)], 2);
     late.read();
     late.counter.plan.schedule.plan(millis(20_000), Period::MAX, &[fixed(100, 1)]);
     late.count(12);
     late.wait(millis(800));
-    assert_eq!(urgency(&late), Urgency::Pause);
+    assert_eq!(urgency(&late), FlushUrgency::Pause);
     late.wait(NANO);
-    assert_eq!(urgency(&late), Urgency::Now);
+    assert_eq!(urgency(&late), FlushUrgency::Now);
     // those that are expected within a round trip count too
     let mut busy = Fixture::new(&[fixed(1_000, 3_600)], 2);
     busy.demand(millis(1), 600);
@@ -87,17 +87,17 @@ fn a_flush_waits_for_its_pause_until_two_thirds_of_a_part_are_taken() {
     busy.counter.plan.schedule.plan(millis(4_000), Period::MAX, &[fixed(100, 1)]);
     busy.count(150);
     let within = |round_trip| busy.counter.urgency(millis(round_trip), millis(10), busy.now);
-    assert_eq!((within(10), within(300)), (Urgency::Pause, Urgency::Now));
+    assert_eq!((within(10), within(300)), (FlushUrgency::Pause, FlushUrgency::Now));
 }
 
 /// It joins the next batch, or is sent at once.
 #[test]
 fn a_flush_is_early_when_the_end_is_near() {
     for (left, after, expected) in [
-        (150, 49, Urgency::Pause),
-        (150, 50, Urgency::Tick),
-        (2_000, 99, Urgency::Pause),
-        (2_000, 100, Urgency::Tick),
+        (150, 49, FlushUrgency::Pause),
+        (150, 50, FlushUrgency::Tick),
+        (2_000, 99, FlushUrgency::Pause),
+        (2_000, 100, FlushUrgency::Tick),
     ] {
         let mut fixture = Fixture::new(&[fixed(100_000, 3_600)], 2);
         fixture.read();
@@ -110,9 +110,9 @@ fn a_flush_is_early_when_the_end_is_near() {
     outrun.read();
     outrun.counter.plan.schedule.plan(millis(20_000), Period::MAX, &[fixed(100, 1)]);
     outrun.count(2_000);
-    assert_eq!(urgency(&outrun), Urgency::Pause);
+    assert_eq!(urgency(&outrun), FlushUrgency::Pause);
     outrun.count(1);
-    assert_eq!(urgency(&outrun), Urgency::Tick, "a burst in a long pause");
+    assert_eq!(urgency(&outrun), FlushUrgency::Tick, "a burst in a long pause");
 }
 
 /// A twentieth of the period of a bucket, a hundredth of that of a sliding window, from 1 ms to 1 s.

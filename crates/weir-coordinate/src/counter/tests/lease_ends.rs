@@ -15,7 +15,7 @@ fn a_busy_counter_is_abandoned_sooner_but_not_within_a_sync_interval() {
     for (every, longest, after) in [(1, 100, 100), (40, 100, 200), (2_000, 5_000, 10_000)] {
         let mut fixture = Fixture::new(&[fixed(10_000, 3_600)], 2);
         fixture.demand(millis(every), 2_000);
-        fixture.hold(60, Period::default());
+        fixture.grant_lease(60, Period::default());
         fixture.counter.last_check_at = fixture.now;
         let due = fixture.counter.due_at(millis(10)).expect("there is a lease").0.since(fixture.now);
         // about five intervals between hits
@@ -36,12 +36,12 @@ fn a_busy_counter_is_abandoned_sooner_but_not_within_a_sync_interval() {
 fn in_another_mode_nothing_is_kept() {
     let mut fixture = Fixture::new(&[fixed(1_000, 3_600)], 1);
     assert_eq!(fixture.counter.due_at(millis(10)), None);
-    fixture.hold(126, Period::default());
+    fixture.grant_lease(126, Period::default());
     assert_eq!(fixture.counter.due_at(millis(10)).map(|(_, is_punctual)| is_punctual), Some(false));
     fixture.counter.change_mode(Coordination::Interval);
     assert_eq!((returning(&fixture), fixture.counter.ledger.leased()), (126, 0));
     // what arrives later too
-    fixture.hold(4, Period::default());
+    fixture.grant_lease(4, Period::default());
     assert_eq!((returning(&fixture), fixture.counter.ledger.leased()), (4, 0));
 }
 
@@ -58,8 +58,8 @@ fn a_lease_with_a_hold_is_returned_just_before_its_end() {
     ] {
         let name = format!("{tiers:?}, {instances} instances, for {hold} ms");
         let mut fixture = Fixture::new(&tiers, instances);
-        fixture.hold(7, millis(hold));
-        fixture.hold(5, millis(2 * hold));
+        fixture.grant_lease(7, millis(hold));
+        fixture.grant_lease(5, millis(2 * hold));
         let until = fixture.counter.ledger.leases()[0].until;
         let ending = Timestamp::from_nanos(until.as_nanos() - lead.as_nanos());
         let due = fixture.counter.due_at(lead);
@@ -104,7 +104,7 @@ fn hits_of_a_lease_that_has_ended_are_stranded_or_returned() {
     ] {
         let name = format!("{held} of {tiers:?} held by one of {instances}");
         let mut fixture = Fixture::new(&tiers, instances);
-        fixture.hold(held, hold);
+        fixture.grant_lease(held, hold);
         fixture.now = fixture.counter.ledger.leases()[0].until;
         let time = |nanos| {
             let at = Timestamp::from_nanos(fixture.now.as_nanos() - nanos);
@@ -136,7 +136,7 @@ fn a_lone_lease_that_arrives_when_there_is_another_instance_is_returned() {
     for (tier, is_returned) in [(bucket(100, 60), true), (sliding(100, 60), true), (fixed(100, 60), false)] {
         let mut fixture = Fixture::new(&[tier], 1);
         let composed = fixture.request(1);
-        let want = held(&composed).expect("it keeps a few").want;
+        let want = lease_request(&composed).expect("it keeps a few").want;
         fixture.instances = 2;
         fixture.counter.follow_instances(2);
         fixture.deliver(composed);
@@ -149,7 +149,7 @@ fn a_lone_lease_that_arrives_when_there_is_another_instance_is_returned() {
 #[test]
 fn a_lease_ends_by_the_latest_reading_of_the_clock() {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 3);
-    fixture.hold(9, Period::default());
+    fixture.grant_lease(9, Period::default());
     let end = Timestamp::from_nanos(START.as_nanos() + 60 * NANOS_PER_SECOND);
     let now = Timestamp::from_nanos(end.as_nanos() - 20_000_000);
     let late = Timestamp::from_nanos(end.as_nanos() - 1);

@@ -6,16 +6,16 @@ use weir_store::remote::{Run, UnusedHits};
 
 const NANO: Period = Period::from_nanos(1);
 
-/// Returns the hits that the tries ask for, and those that are to be held with them.
+/// Returns the hits that the tries ask for, and those that are to be leased with them.
 fn requested(composed: &Composed) -> (u64, u64) {
     let runs = composed.iter().flat_map(|(_, sent)| &sent.runs);
-    (runs.map(Run::all_hits).sum(), held(composed).map_or(0, |hold| hold.want))
+    (runs.map(Run::all_hits).sum(), lease_request(composed).map_or(0, |lease| lease.want))
 }
 
-/// Returns the hits to hold beside `needed` ones.
+/// Returns the hits to lease beside `needed` ones.
 fn ahead(fixture: &Fixture, needed: u64) -> u64 {
-    let hold = fixture.counter.next_hold(needed, 0, &fixture.link());
-    hold.map_or(0, |hold| hold.want)
+    let lease = fixture.counter.next_lease(needed, 0, &fixture.link());
+    lease.map_or(0, |lease| lease.want)
 }
 
 /// A few hits more than the waiting ones are kept, so that no request waits after a lull.
@@ -95,7 +95,7 @@ fn spent_hits_of_a_rejected_request_go_back_to_the_store() {
         [(fixed(100, 60), 3), (bucket(100, 60), 1), (sliding(100, 60), 1), (sliding(100, 60), 3)]
     {
         let mut fixture = Fixture::new(&[tier], instances);
-        fixture.hold(6, millis(300));
+        fixture.grant_lease(6, millis(300));
         assert!(fixture.decide(6).is_some_and(|decision| !decision.over));
         fixture.counter.uncount(Hits(6), fixture.now);
         assert_eq!(fixture.counter.remaining(fixture.now), 100);
@@ -115,7 +115,7 @@ fn a_try_waits_for_a_hold_that_may_cover_it_and_for_no_other_one() {
         let mut fixture = Fixture::new(&[fixed(100_000, 60)], 2);
         fixture.demand(millis(1), 600);
         let (_, want) = requested(&fixture.request(1));
-        assert!(want > 1, "{want} hits are to be held");
+        assert!(want > 1, "{want} hits are to be leased");
         assert_eq!(!fixture.request(want + more).is_empty(), leaves, "{more} more than {want}");
     }
 }
@@ -141,7 +141,7 @@ fn hits_are_leased_ahead_from_the_first_span_of_a_demand_on_and_with_each_later_
 fn hits_of_a_sliding_window_are_held_for_half_as_long_again_as_they_are_expected_to_last() {
     let mut fixture = Fixture::new(&[sliding(300, 60)], 3);
     fixture.demand(millis(1), 600);
-    let Hold { want, time: hold, .. } = held(&fixture.request(1)).expect("hits are likely");
+    let LeaseRequest { want, hold, .. } = lease_request(&fixture.request(1)).expect("hits are likely");
     let used_up = fixture.counter.demand.time_for(1 + want, fixture.now).as_nanos();
     assert!((90..=110).contains(&want) && used_up > 80_000_000, "{want}, {used_up} ns");
     // and for two leads of 10 ms
@@ -198,7 +198,7 @@ fn a_lease_is_requested_before_the_last_is_used_up_but_not_while_all_is_denied()
     let fixture = |left: u64| {
         let mut fixture = Fixture::new(&[fixed(1_000, 3_600)], 2);
         fixture.demand(millis(1), 600);
-        fixture.hold(left, millis(500));
+        fixture.grant_lease(left, millis(500));
         fixture
     };
     let expected = fixture(1).counter.demand.in_the_next(soon, fixture(1).now);

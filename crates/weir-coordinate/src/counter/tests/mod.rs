@@ -14,7 +14,7 @@ mod reservations;
 
 use std::sync::Arc;
 
-use super::{Asks, DecisionRequest, Generation, Group, LocalCounter, PendingOutcome, Sent};
+use super::{DecisionRequest, Generation, Group, LocalCounter, PendingOutcome, Sent, TryKind};
 use crate::{
     client::{ExchangeOutcome, Link, StoreTime},
     metrics::HitCounts,
@@ -26,7 +26,7 @@ use weir_limit::{
     Tier, Timestamp,
 };
 use weir_store::{
-    remote::{Command, Exchange, Hold, RemoteError, Reply, Report, Target},
+    remote::{Command, Exchange, LeaseRequest, RemoteError, Reply, Report, Target},
     wakeup::Wakeups,
 };
 
@@ -54,7 +54,7 @@ impl LocalCounter {
 
     /// Returns whether it has nothing that few counters have.
     fn is_small(&self) -> bool {
-        self.ledger.leases().is_empty() && self.talk.is_none() && self.fallback.is_none()
+        self.ledger.leases().is_empty() && self.traffic.is_none() && self.fallback.is_none()
     }
 
     pub(crate) fn among(&mut self, instances: usize) -> &mut Self {
@@ -94,10 +94,10 @@ fn decide_leased(
 }
 
 impl Sent {
-    pub(crate) fn hold_more(&mut self, command: &mut Command, hits: u64, time: Period) {
-        let hold = self.hold.unwrap_or(Hold { least: 1, want: 0, time });
-        self.hold = Some(Hold { want: hold.want + hits, time: hold.time.max(time), ..hold });
-        command.exchange.hold = self.hold;
+    pub(crate) fn lease_more(&mut self, command: &mut Command, hits: u64, hold: Period) {
+        let lease = self.lease.unwrap_or(LeaseRequest { least: 1, want: 0, hold });
+        self.lease = Some(LeaseRequest { want: lease.want + hits, hold: lease.hold.max(hold), ..lease });
+        command.exchange.lease = self.lease;
     }
 }
 
@@ -159,7 +159,7 @@ impl Fixture {
 
     /// Of the first tier.
     fn is_exact(&self) -> bool {
-        self.counter.heard.exact.contains(0)
+        self.counter.last_reply.exact.contains(0)
     }
 
     fn left_in_store(&mut self) -> u32 {
@@ -187,7 +187,7 @@ impl Fixture {
         if self.counter.can_flush() { self.compose() } else { Composed::new() }
     }
 
-    /// Returns the hits that were taken and held.
+    /// Returns the hits that were taken and leased.
     fn deliver(&mut self, composed: Composed) -> u64 {
         let execute = |(command, sent)| (self.store.execute(&command, self.now), sent);
         let replies: Vec<_> = composed.into_iter().map(execute).collect();
@@ -211,13 +211,13 @@ impl Fixture {
         self.counter.apply_last_reply(&reply, self.now);
     }
 
-    fn ask(&mut self, hits: u64, asks: Asks) {
+    fn ask(&mut self, hits: u64, asks: TryKind) {
         let (_, outcome) = self.counter.add_try(Hits(hits), asks, None).expect("there is room");
         self.waiting.push(outcome);
     }
 
     fn request(&mut self, hits: u64) -> Composed {
-        self.ask(hits, Asks::Lease(OverLimitPolicy::Ignore));
+        self.ask(hits, TryKind::Lease(OverLimitPolicy::Ignore));
         self.compose()
     }
 
@@ -227,11 +227,11 @@ impl Fixture {
     }
 
     /// `hold` is for how long they may be used, unless the first window ends before.
-    fn hold(&mut self, hits: u64, hold: Period) {
-        self.ask(0, Asks::Look);
+    fn grant_lease(&mut self, hits: u64, hold: Period) {
+        self.ask(0, TryKind::Look);
         let mut composed = self.compose();
         let (command, sent) = composed.last_mut().expect("a look");
-        sent.hold_more(command, hits, hold);
+        sent.lease_more(command, hits, hold);
         assert_eq!(self.deliver(composed), hits);
     }
 
@@ -245,6 +245,6 @@ impl Fixture {
     }
 }
 
-fn held(composed: &Composed) -> Option<Hold> {
-    composed.iter().find_map(|(command, _)| command.exchange.hold)
+fn lease_request(composed: &Composed) -> Option<LeaseRequest> {
+    composed.iter().find_map(|(command, _)| command.exchange.lease)
 }

@@ -11,7 +11,7 @@ fn at(millis: u64) -> Timestamp {
 #[test]
 fn leased_hits_that_one_window_gives_back_are_not_reported_with_those_of_the_next() {
     let mut fixture = Fixture::new(&[fixed(100, 60), fixed(1_000, 3_600)], 2);
-    fixture.hold(7, Period::default());
+    fixture.grant_lease(7, Period::default());
     fixture.counter.return_leases();
     fixture.wait(Period::from_secs(60));
     fixture.count(2);
@@ -44,7 +44,7 @@ fn returns_of_different_ends_let_no_used_hit_go_early() {
     fixture.now = START.after(millis(400));
     assert_eq!(fixture.lease(1), 1);
     let taken_at = fixture.now;
-    fixture.hold(4, Period::from_secs(3));
+    fixture.grant_lease(4, Period::from_secs(3));
     fixture.now = START.after(millis(1_900));
     fixture.counter.uncount(Hits(1), taken_at);
     fixture.now = START.after(millis(2_200));

@@ -9,8 +9,8 @@ use weir_limit::ReservationRequest;
 
 const SECOND: Period = Period::from_secs(1);
 
-const fn reserve(least: u64, want: u64) -> Asks {
-    Asks::Reserve(ReservationRequest { least: Hits(least), want: Hits(want), hold: SECOND })
+const fn reserve(least: u64, want: u64) -> TryKind {
+    TryKind::Reserve(ReservationRequest { least: Hits(least), want: Hits(want), hold: SECOND })
 }
 
 fn told(fixture: &mut Fixture) -> TryOutcome {
@@ -20,7 +20,7 @@ fn told(fixture: &mut Fixture) -> TryOutcome {
 /// Gives up a try of `hits` that was sent, which are admitted without the store if it `is_admitted`.
 fn leave(fixture: &mut Fixture, (id, outcome): (u32, PendingOutcome), hits: u64, is_admitted: bool) {
     drop(outcome);
-    assert!(fixture.counter.talk.give_up(id, Some(Hits(hits))), "it was sent");
+    assert!(fixture.counter.traffic.give_up(id, Some(Hits(hits))), "it was sent");
     if is_admitted {
         let (instances, now) = (fixture.instances, fixture.now);
         let sent = SentTry { generation: fixture.counter.generation().0, id };
@@ -36,7 +36,7 @@ fn leave(fixture: &mut Fixture, (id, outcome): (u32, PendingOutcome), hits: u64,
 }
 
 /// Sends three tries of `hits`. The callers of two leave, and each is answered without the store as it `admits`.
-fn send_three(fixture: &mut Fixture, hits: u64, asks: Asks, admits: [bool; 2]) -> Composed {
+fn send_three(fixture: &mut Fixture, hits: u64, asks: TryKind, admits: [bool; 2]) -> Composed {
     let left = admits.map(|_| fixture.counter.add_try(Hits(hits), asks, None).expect("there is room"));
     fixture.ask(hits, asks);
     let composed = fixture.compose();
@@ -54,10 +54,10 @@ fn a_reservation_that_was_given_up_is_forgotten_with_its_reply() {
         let composed = fixture.compose();
         leave(&mut fixture, asked, 0, false);
         fixture.deliver(std::mem::replace(&mut on_way, composed));
-        assert_eq!(fixture.counter.talk.given_up().len(), 1);
+        assert_eq!(fixture.counter.traffic.given_up().len(), 1);
     }
     fixture.deliver(on_way);
-    assert!(fixture.counter.talk.is_none());
+    assert!(fixture.counter.traffic.is_none());
     fixture.flush();
     assert_eq!(fixture.left_in_store(), 100);
 }
@@ -79,7 +79,7 @@ fn what_the_store_takes_is_first_for_callers_who_wait_and_goes_back_if_nobody_wa
         let mut fixture = Fixture::with_policy(&[fixed(100, 60)], 2, policy);
         fixture.counter.change_mode(mode);
         fixture.take_elsewhere(100 - room);
-        let asks = if mode == Lease { Asks::Lease(policy) } else { Asks::Take(policy) };
+        let asks = if mode == Lease { TryKind::Lease(policy) } else { TryKind::Take(policy) };
         let composed = send_three(&mut fixture, 5, asks, [false, true]);
         fixture.deliver(composed);
         let is_over = told(&mut fixture).expect("it is decided").decision.over;
@@ -93,8 +93,8 @@ fn what_the_store_takes_is_first_for_callers_who_wait_and_goes_back_if_nobody_wa
 /// Adds a give-back of 50 and a count of 40 in one request.
 fn ask_together(fixture: &mut Fixture, all_or_none: bool) {
     let group = Some(Group { number: 1, all_or_none });
-    let take = Asks::Take(OverLimitPolicy::Ignore);
-    for (hits, asks) in [(50, Asks::GiveBack(fixture.now)), (40, take)] {
+    let take = TryKind::Take(OverLimitPolicy::Ignore);
+    for (hits, asks) in [(50, TryKind::GiveBack(fixture.now)), (40, take)] {
         let (_, outcome) = fixture.counter.add_try(Hits(hits), asks, group).expect("there is room");
         fixture.waiting.push(outcome);
     }

@@ -31,7 +31,7 @@ proptest! {
         sorted.sort_unstable();
         for (ms, hits) in sorted {
             fixture.now = at(ms);
-            fixture.execute(Exchange::of_hold(Hold { least: 1, want: hits, time: millis(hold) }));
+            fixture.execute(Exchange::of_lease(LeaseRequest { least: 1, want: hits, hold: millis(hold) }));
         }
         fixture.now = at(21_000);
         let mut delta = PendingDelta::of(hits, at(first));
@@ -60,7 +60,7 @@ fn a_reply_that_overtakes_that_to_a_report_leaves_no_exact_estimate() {
     fixture.take_elsewhere(1);
     fixture.read();
     // it does not fit
-    fixture.ask(8, Asks::Take(OverLimitPolicy::Ignore));
+    fixture.ask(8, TryKind::Take(OverLimitPolicy::Ignore));
     let beside = fixture.compose();
     fixture.count(2);
     let reported = fixture.take();
@@ -91,7 +91,7 @@ fn an_estimate_that_was_replaced_before_the_reply_to_a_report_is_taken_from_that
     let reported = fixture.take();
     fixture.counter.lose_exactness();
     // one that does not fit, and changes nothing
-    fixture.ask(10, Asks::Lease(OverLimitPolicy::Ignore));
+    fixture.ask(10, TryKind::Lease(OverLimitPolicy::Ignore));
     let beside = fixture.compose();
     assert_eq!(beside.len(), 1);
     fixture.deliver(beside);
@@ -108,9 +108,9 @@ fn a_rejection_that_a_later_reply_has_overtaken_changes_nothing() {
     let mut fixture = Fixture::new(&[fixed(10, 60)], 2);
     fixture.counter.change_mode(Coordination::Strict);
     fixture.take_elsewhere(10);
-    fixture.ask(0, Asks::Look);
+    fixture.ask(0, TryKind::Look);
     let look = fixture.compose();
-    fixture.ask(1, Asks::Take(OverLimitPolicy::Ignore));
+    fixture.ask(1, TryKind::Take(OverLimitPolicy::Ignore));
     let (command, mut sent) = fixture.compose().pop().expect("a try");
     let (rejected, at) = (fixture.store.execute(&command, fixture.now), fixture.now);
     fixture.wait(millis(1));
@@ -143,7 +143,7 @@ fn a_lease_is_requested_after_the_reply_to_a_report_that_gives_hits_back() {
 fn hits_of_a_bucket_are_not_returned_after_the_hold() {
     for (wait, returned) in [(400, 7), (600, 0)] {
         let mut fixture = Fixture::new(&[bucket(100, 10)], 2);
-        fixture.hold(7, millis(300));
+        fixture.grant_lease(7, millis(300));
         fixture.counter.return_leases();
         fixture.wait(millis(wait));
         let dropped = fixture.counter.drop_ended(fixture.now);
@@ -236,7 +236,7 @@ fn a_decision_is_of_the_window_that_has_counted_it() {
     let mut fixture = Fixture::new(&[fixed(10, 1)], 2);
     fixture.counter.change_mode(Coordination::Strict);
     fixture.wait(millis(999));
-    fixture.ask(3, Asks::Take(OverLimitPolicy::Ignore));
+    fixture.ask(3, TryKind::Take(OverLimitPolicy::Ignore));
     let (command, mut sent) = fixture.compose().pop().expect("a try");
     let begun = fixture.now.after(millis(1));
     let reply = Reply { at: None, ..fixture.store.execute(&command, begun) };

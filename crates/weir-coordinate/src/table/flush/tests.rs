@@ -66,10 +66,10 @@ async fn every_counter_is_due_once_at_its_earliest_time() {
             let (delay, grid) = (millis(random(9_000)), millis(5 * (1 + random(20))));
             let now = Instant::now();
             if random(10) == 0 {
-                queue.push(keys[i], &mut places[i], Urgency::Now, delay, grid);
+                queue.push(keys[i], &mut places[i], FlushUrgency::Now, delay, grid);
                 due_at[i] = Some((now, now));
             } else {
-                queue.push(keys[i], &mut places[i], Urgency::Pause, delay, grid);
+                queue.push(keys[i], &mut places[i], FlushUrgency::Pause, delay, grid);
                 // down to a multiple of the grid, or up to the next one
                 let least = (now + delay.into()).checked_sub(grid.into()).expect("it is late enough");
                 let at = (least, now + Duration::from(delay) + Duration::from(grid));
@@ -95,9 +95,9 @@ async fn a_counter_that_is_urgent_again_and_again_is_queued_once() {
     let (queue, keys) = (AttentionQueue::new(), keys(1));
     let mut places = [QueuePlace::default()];
     for _ in 0..1_000 {
-        queue.push(keys[0], &mut places[0], Urgency::Pause, millis(1_000), millis(100));
-        queue.push(keys[0], &mut places[0], Urgency::Tick, millis(0), millis(10));
-        queue.push(keys[0], &mut places[0], Urgency::Now, millis(0), millis(10));
+        queue.push(keys[0], &mut places[0], FlushUrgency::Pause, millis(1_000), millis(100));
+        queue.push(keys[0], &mut places[0], FlushUrgency::Tick, millis(0), millis(10));
+        queue.push(keys[0], &mut places[0], FlushUrgency::Now, millis(0), millis(10));
         assert_eq!(queue.entries(), 1);
         assert_eq!((take(&queue, &keys, &mut places), queue.entries()), (vec![0], 0));
         tokio::time::advance(Duration::from_millis(3)).await;
@@ -114,7 +114,7 @@ async fn the_loop_wakes_up_once_for_all_of_a_turn() {
     while attended < keys.len() {
         if let Some(i) = (attended == 0).then_some(0..keys.len()) {
             for i in i {
-                queue.push(keys[i], &mut places[i], Urgency::Pause, millis(700), millis(100));
+                queue.push(keys[i], &mut places[i], FlushUrgency::Pause, millis(700), millis(100));
             }
         }
         queue.wait().await;
@@ -132,15 +132,15 @@ async fn the_loop_wakes_up_for_what_is_due_earlier() {
     let (queue, keys) = (AttentionQueue::new(), keys(7));
     let mut places = vec![QueuePlace::default(); keys.len()];
     let begun = Instant::now();
-    queue.push(keys[0], &mut places[0], Urgency::Now, millis(0), millis(10));
+    queue.push(keys[0], &mut places[0], FlushUrgency::Now, millis(0), millis(10));
     assert_eq!(take(&queue, &keys, &mut places), [0]);
-    queue.push(keys[1], &mut places[1], Urgency::Pause, millis(700), millis(100));
+    queue.push(keys[1], &mut places[1], FlushUrgency::Pause, millis(700), millis(100));
     // 100 ms after it went to sleep
     for (pushed, urgency, delay, woken, due) in [
-        (2..4, Urgency::Tick, 0, 105, vec![2, 3]),
-        (4..6, Urgency::Now, 0, 205, vec![4, 5]),
+        (2..4, FlushUrgency::Tick, 0, 105, vec![2, 3]),
+        (4..6, FlushUrgency::Now, 0, 205, vec![4, 5]),
         // in the turn for which it wakes up anyway
-        (6..7, Urgency::Pause, 395, 700, vec![1, 6]),
+        (6..7, FlushUrgency::Pause, 395, 700, vec![1, 6]),
     ] {
         let pushing = async {
             tokio::time::sleep(millis(100).into()).await;
@@ -181,7 +181,7 @@ proptest! {
             let queue = AttentionQueue::new();
             tokio::time::advance(Duration::from_micros(passed)).await;
             let (delay, grid) = (Period::from_nanos(delay * 1_000), millis(grid));
-            queue.push(keys(1)[0], &mut QueuePlace::default(), Urgency::Pause, delay, grid);
+            queue.push(keys(1)[0], &mut QueuePlace::default(), FlushUrgency::Pause, delay, grid);
             queue.due.lock().first().expect("it is queued").0 * UNIT
         });
         let (grid, at, due) = (grid * 1_000, passed + delay, due / 1_000);
@@ -195,16 +195,16 @@ proptest! {
 #[test]
 fn a_counter_is_due_for_what_is_less_urgent_too() {
     let mut place = QueuePlace::default();
-    assert!(!place.is_due_for(Urgency::Idle), "it needs no attention");
-    assert!(place.make_due(9, Urgency::Interval));
-    let less = [Urgency::Idle, Urgency::Pause, Urgency::Interval];
+    assert!(!place.is_due_for(FlushUrgency::Idle), "it needs no attention");
+    assert!(place.make_due(9, FlushUrgency::Interval));
+    let less = [FlushUrgency::Idle, FlushUrgency::Pause, FlushUrgency::Interval];
     assert_eq!(less.map(|urgency| place.is_due_for(urgency)), [true; 3]);
-    let more = [Urgency::Tick, Urgency::Now];
+    let more = [FlushUrgency::Tick, FlushUrgency::Now];
     assert_eq!(more.map(|urgency| place.is_due_for(urgency)), [false, false]);
     // the next hit that is as urgent need not find out that the counter is due earlier
-    assert!(!place.make_due(9, Urgency::Tick));
+    assert!(!place.make_due(9, FlushUrgency::Tick));
     assert_eq!(more.map(|urgency| place.is_due_for(urgency)), [true, false]);
-    assert!(place.make_due(8, Urgency::Idle), "earlier");
+    assert!(place.make_due(8, FlushUrgency::Idle), "earlier");
 }
 
 /// One of the same key was evicted while it was due.
@@ -212,7 +212,7 @@ fn a_counter_is_due_for_what_is_less_urgent_too() {
 fn the_turn_of_an_evicted_counter_is_not_that_of_its_successor() {
     let mut place = QueuePlace::default();
     assert!(!place.take_turn(9));
-    assert!(place.make_due(9, Urgency::Pause));
+    assert!(place.make_due(9, FlushUrgency::Pause));
     assert!(!place.take_turn(8));
     assert!(place.take_turn(9) && !place.take_turn(9), "once");
 }

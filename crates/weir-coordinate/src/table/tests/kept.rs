@@ -60,7 +60,7 @@ async fn the_lease_of_a_busy_counter_is_renewed_before_it_ends() {
     assert_eq!(fixture.table.client.instances(), 2);
     let renewals = || {
         let calls = fixture.store.0.calls.lock();
-        let holds = |command: &&Command| command.exchange.hold.is_some();
+        let holds = |command: &&Command| command.exchange.lease.is_some();
         calls.iter().flatten().filter(holds).count()
     };
     let now = fixture.now().as_nanos();

@@ -15,7 +15,7 @@ use super::{CounterTable, sender};
 use crate::{
     CoordinationSettings,
     client::{Link, StoreClient, beat_until_left},
-    counter::{Asks, LocalCounter, Sent},
+    counter::{LocalCounter, Sent, TryKind},
     simulated::{SimulatedClock, SimulatedServer},
     test_tiers::{START, fixed, millis, sliding},
 };
@@ -145,11 +145,11 @@ impl Fixture {
     /// Also holds what is likely to be needed. Returns how many hits are held.
     fn lease(&self, counter: &mut LocalCounter, instances: usize, hits: u64) -> u64 {
         let link = Link { instances, ..self.table.link_now() };
-        counter.talk.open().wants_lease = true;
-        let _look = counter.add_try(Hits(0), Asks::Look, None).expect("there is room");
+        counter.traffic.open().wants_lease = true;
+        let _look = counter.add_try(Hits(0), TryKind::Look, None).expect("there is room");
         let mut composed = counter.composed(&link);
         let (command, sent) = composed.last_mut().expect("a look");
-        sent.hold_more(command, hits, Period::default());
+        sent.lease_more(command, hits, Period::default());
         self.deliver(counter, composed, &link)
     }
 

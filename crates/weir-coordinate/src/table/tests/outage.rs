@@ -189,7 +189,7 @@ async fn what_a_decision_waits_for_does_not_leave_in_the_background() {
     let ask = |value: &str| {
         fixture.with_check(value, None, |check| {
             fixture.table.with_counter(check, fixture.now(), |key, counter| {
-                Waiting::ask((key, counter), (Hits(1), Asks::Take(OverLimitPolicy::Ignore)), None)
+                Waiting::ask((key, counter), (Hits(1), TryKind::Take(OverLimitPolicy::Ignore)), None)
             })
         })
     };

@@ -1,4 +1,4 @@
-//! The conversation of a counter with the store: the tries of decisions that wait, and what is on its way.
+//! The traffic of a counter with the store: the tries of decisions that wait, and what is on its way.
 //!
 //! The outcome of a try is set while the counter is locked, so that whoever gives a try up under the lock knows whether
 //! it was decided. The caller is woken once the lock is free: on another processor it would otherwise run at once, and
@@ -27,7 +27,7 @@ const MAX_TRIES: usize = 4_096;
 
 /// What a try does with its hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asks {
+pub(crate) enum TryKind {
     /// Takes them. Rejected hits count under [`OverLimitPolicy::Count`].
     Take(OverLimitPolicy),
     /// As `Take`. Leased hits may cover them, and more are leased with them.
@@ -45,7 +45,7 @@ pub(crate) struct Try {
     pub(super) id: u32,
     pub(super) target: Arc<Target>,
     pub(super) hits: Hits,
-    pub(super) asks: Asks,
+    pub(super) kind: TryKind,
     /// None if it may leave alone.
     pub(super) group: Option<Group>,
     pub(super) outcome: Setter,
@@ -64,19 +64,19 @@ pub(crate) type Tries = SmallVec<[Try; 1]>;
 
 /// Takes eight bytes while there is none.
 #[derive(Debug, Default)]
-pub(crate) struct Talk(Option<Box<OpenTalk>>);
+pub(crate) struct Traffic(Option<Box<OpenTraffic>>);
 
 /// The tries of a counter that wait, and its exchanges that are on their way.
 #[derive(Debug, Default)]
-pub(crate) struct OpenTalk {
+pub(crate) struct OpenTraffic {
     pub(crate) tries: Tries,
     /// Without a reply yet, oldest first. One of reports alone is not here: it is on its way while these are in flight.
     pub(super) on_way: SmallVec<[OnWay; 1]>,
-    /// Most talks have none.
+    /// Most counters have none.
     given_up: Option<Box<SmallVec<[GivenUp; 1]>>>,
     /// Whether the sender has the counter in its queue.
     pub(crate) is_queued: bool,
-    /// Whether hits are to be held, although no decision waits for them.
+    /// Whether to request a lease, although no decision waits for them.
     pub(crate) wants_lease: bool,
 }
 
@@ -87,9 +87,9 @@ pub(super) struct OnWay {
     /// Those that have no reply yet.
     pub(super) left: u16,
     pub(super) is_ledger: bool,
-    /// Whether a later reply was adopted, which may count the hits to hold: the estimate may have them.
+    /// Whether a later reply was adopted, which may count the hits to lease: the estimate may have them.
     pub(super) is_overtaken: bool,
-    /// Hits that it asks the store to hold.
+    /// Hits that it asks the store to lease.
     pub(super) want: u64,
 }
 
@@ -120,7 +120,7 @@ pub(crate) struct TryVerdict {
 pub(crate) type TryOutcome = Result<TryVerdict, Delivery>;
 
 #[derive(Debug)]
-enum TalkState {
+enum OutcomeState {
     /// With what wakes the caller, once it was polled.
     Awaited(Option<Wakeup>),
     Set(TryOutcome),
@@ -130,41 +130,41 @@ enum TalkState {
 
 /// The counter's end, by which the outcome is set. Empty once it was.
 #[derive(Debug)]
-pub(super) struct Setter(Option<Arc<Mutex<TalkState>>>);
+pub(super) struct Setter(Option<Arc<Mutex<OutcomeState>>>);
 
 /// The caller's end: a future of the outcome, which is none if the counter was evicted. Empty once it was returned.
 #[derive(Debug)]
-pub(crate) struct PendingOutcome(Option<Arc<Mutex<TalkState>>>);
+pub(crate) struct PendingOutcome(Option<Arc<Mutex<OutcomeState>>>);
 
 pub(super) fn channel() -> (Setter, PendingOutcome) {
-    let state = Arc::new(Mutex::new(TalkState::Awaited(None)));
+    let state = Arc::new(Mutex::new(OutcomeState::Awaited(None)));
     (Setter(Some(Arc::clone(&state))), PendingOutcome(Some(state)))
 }
 
-// === impl Talk ===
+// === impl Traffic ===
 
-impl Deref for Talk {
-    type Target = OpenTalk;
+impl Deref for Traffic {
+    type Target = OpenTraffic;
 
-    fn deref(&self) -> &OpenTalk {
-        static NONE: LazyLock<OpenTalk> = LazyLock::new(OpenTalk::default);
+    fn deref(&self) -> &OpenTraffic {
+        static NONE: LazyLock<OpenTraffic> = LazyLock::new(OpenTraffic::default);
         self.0.as_deref().unwrap_or(&NONE)
     }
 }
 
-impl Talk {
+impl Traffic {
     pub(crate) const fn is_none(&self) -> bool {
         self.0.is_none()
     }
 
-    pub(crate) fn open(&mut self) -> &mut OpenTalk {
+    pub(crate) fn open(&mut self) -> &mut OpenTraffic {
         self.0.get_or_insert_default()
     }
 
     /// Frees it if nothing of it is needed.
     pub(super) fn end(&mut self) {
         let waits = self.is_queued || self.has_wishes();
-        self.0.take_if(|talk| !waits && talk.on_way.is_empty());
+        self.0.take_if(|traffic| !waits && traffic.on_way.is_empty());
     }
 
     /// Returns false if too many wait.
@@ -179,23 +179,23 @@ impl Talk {
     }
 
     pub(crate) fn take_tries(&mut self) -> Tries {
-        let Some(talk) = &mut self.0 else { return Tries::new() };
-        talk.wants_lease = false;
-        let tries = std::mem::take(&mut talk.tries);
+        let Some(traffic) = &mut self.0 else { return Tries::new() };
+        traffic.wants_lease = false;
+        let tries = std::mem::take(&mut traffic.tries);
         self.end();
         tries
     }
 
     /// Keeps the tries that `keeps` returns.
     pub(super) fn filter_tries(&mut self, keeps: impl FnMut(Try) -> Option<Try>) {
-        let Some(talk) = &mut self.0 else { return };
-        talk.tries = std::mem::take(&mut talk.tries).into_iter().filter_map(keeps).collect();
+        let Some(traffic) = &mut self.0 else { return };
+        traffic.tries = std::mem::take(&mut traffic.tries).into_iter().filter_map(keeps).collect();
         self.end();
     }
 
-    /// For a reply to exchange `number` that is adopted. Returns whether hits are to be held beside it.
-    pub(super) fn overtake_holds(&mut self, number: u32) -> bool {
-        let on_way = self.0.iter_mut().flat_map(|talk| &mut talk.on_way);
+    /// For a reply to exchange `number` that is adopted. Returns whether another one requests a lease.
+    pub(super) fn overtake_leases(&mut self, number: u32) -> bool {
+        let on_way = self.0.iter_mut().flat_map(|traffic| &mut traffic.on_way);
         on_way.filter(|sent| sent.number != number && sent.want > 0).fold(false, |_, sent| {
             sent.is_overtaken = true;
             true
@@ -204,14 +204,14 @@ impl Talk {
 
     /// For a command of exchange `number`.
     pub(super) fn end_command(&mut self, number: u32) {
-        let Some(talk) = &mut self.0 else { return };
-        if let Some(i) = talk.on_way.iter().position(|sent| sent.number == number) {
-            talk.on_way[i].left = talk.on_way[i].left.saturating_sub(1);
-            if talk.on_way[i].left == 0 {
-                talk.on_way.remove(i);
+        let Some(traffic) = &mut self.0 else { return };
+        if let Some(i) = traffic.on_way.iter().position(|sent| sent.number == number) {
+            traffic.on_way[i].left = traffic.on_way[i].left.saturating_sub(1);
+            if traffic.on_way[i].left == 0 {
+                traffic.on_way.remove(i);
             }
         }
-        if talk.given_up().is_empty() {
+        if traffic.given_up().is_empty() {
             // before leases arrive, beside which it would take more space
             self.end();
         }
@@ -219,12 +219,12 @@ impl Talk {
 
     /// Returns whether the try was sent: then its outcome is still expected. `hits` are none if it gives some back.
     pub(crate) fn give_up(&mut self, id: u32, hits: Option<Hits>) -> bool {
-        let Some(talk) = &mut self.0 else { return false };
-        let waiting = talk.tries.len();
-        talk.tries.retain(|asked| asked.id != id);
-        let is_sent = talk.tries.len() == waiting;
+        let Some(traffic) = &mut self.0 else { return false };
+        let waiting = traffic.tries.len();
+        traffic.tries.retain(|asked| asked.id != id);
+        let is_sent = traffic.tries.len() == waiting;
         if is_sent && let Some(hits) = hits {
-            talk.given_up.get_or_insert_default().push(GivenUp { id, hits, admitted: None });
+            traffic.given_up.get_or_insert_default().push(GivenUp { id, hits, admitted: None });
         }
         self.end();
         is_sent
@@ -232,7 +232,7 @@ impl Talk {
 
     /// Notes the hits that were `admitted` for try `id` meanwhile.
     pub(super) fn note_admitted(&mut self, id: u32, admitted: Option<PendingDelta>) {
-        let given_up = self.0.as_mut().and_then(|talk| talk.given_up.as_mut());
+        let given_up = self.0.as_mut().and_then(|traffic| traffic.given_up.as_mut());
         if let Some(given) = given_up.and_then(|all| all.iter_mut().find(|given| given.id == id)) {
             given.admitted = admitted;
         }
@@ -246,7 +246,7 @@ impl Talk {
     }
 }
 
-impl OpenTalk {
+impl OpenTraffic {
     pub(crate) fn has_wishes(&self) -> bool {
         self.wants_lease || !self.tries.is_empty()
     }
@@ -301,15 +301,15 @@ impl Try {
     }
 
     pub(super) const fn gives_back(&self) -> bool {
-        matches!(self.asks, Asks::GiveBack(_))
+        matches!(self.kind, TryKind::GiveBack(_))
     }
 
     pub(super) const fn leases(&self) -> bool {
-        matches!(self.asks, Asks::Lease(_))
+        matches!(self.kind, TryKind::Lease(_))
     }
 
     pub(super) const fn looks(&self) -> bool {
-        matches!(self.asks, Asks::Look)
+        matches!(self.kind, TryKind::Look)
     }
 
     pub(super) fn succeed(self, verdict: TryVerdict, woken: &mut Wakeups) {
@@ -328,10 +328,10 @@ impl TryVerdict {
         Self { decision, at, is_counted: true, reserved: Hits(0), fallback: None }
     }
 
-    pub(crate) fn taken(&self, asks: Asks, hits: Hits) -> Hits {
-        match asks {
-            Asks::Take(_) | Asks::Lease(_) if self.is_counted && !self.decision.over => hits,
-            Asks::Reserve(_) => self.reserved,
+    pub(crate) fn taken(&self, kind: TryKind, hits: Hits) -> Hits {
+        match kind {
+            TryKind::Take(_) | TryKind::Lease(_) if self.is_counted && !self.decision.over => hits,
+            TryKind::Reserve(_) => self.reserved,
             _ => Hits(0),
         }
     }
@@ -341,31 +341,31 @@ impl TryVerdict {
 
 impl Setter {
     pub(super) fn is_awaited(&self) -> bool {
-        self.0.as_ref().is_some_and(|state| matches!(*state.lock(), TalkState::Awaited(_)))
+        self.0.as_ref().is_some_and(|state| matches!(*state.lock(), OutcomeState::Awaited(_)))
     }
 
     /// Does nothing if the caller waits no longer. `woken` must be woken when the counter is not locked.
     pub(super) fn set(mut self, outcome: TryOutcome, woken: &mut Wakeups) {
-        woken.extend(self.end(TalkState::Set(outcome)));
+        woken.extend(self.end(OutcomeState::Set(outcome)));
     }
 
-    fn end(&mut self, with: TalkState) -> Option<Wakeup> {
+    fn end(&mut self, with: OutcomeState) -> Option<Wakeup> {
         let ended = self.0.take()?;
         let mut state = ended.lock();
         match &mut *state {
-            TalkState::Awaited(wakeup) => {
+            OutcomeState::Awaited(wakeup) => {
                 let wakeup = wakeup.take();
                 *state = with;
                 wakeup
             }
-            TalkState::Set(_) | TalkState::Over => None,
+            OutcomeState::Set(_) | OutcomeState::Over => None,
         }
     }
 }
 
 impl Drop for Setter {
     fn drop(&mut self) {
-        if let Some(wakeup) = self.end(TalkState::Over) {
+        if let Some(wakeup) = self.end(OutcomeState::Over) {
             wakeup.wake();
         }
     }
@@ -378,10 +378,10 @@ impl PendingOutcome {
     pub(crate) fn take_or_leave(&mut self) -> Option<TryOutcome> {
         let left = self.0.take()?;
         let mut state = left.lock();
-        if let TalkState::Set(outcome) = *state {
+        if let OutcomeState::Set(outcome) = *state {
             return Some(outcome);
         }
-        *state = TalkState::Over;
+        *state = OutcomeState::Over;
         None
     }
 }
@@ -392,16 +392,16 @@ impl Future for PendingOutcome {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(awaited) = &self.0 else { return Poll::Ready(None) };
         let outcome = match &mut *awaited.lock() {
-            TalkState::Awaited(Some(wakeup)) => {
+            OutcomeState::Awaited(Some(wakeup)) => {
                 wakeup.update(context);
                 return Poll::Pending;
             }
-            TalkState::Awaited(none) => {
+            OutcomeState::Awaited(none) => {
                 *none = Some(Wakeup::of(context));
                 return Poll::Pending;
             }
-            TalkState::Set(outcome) => Some(*outcome),
-            TalkState::Over => None,
+            OutcomeState::Set(outcome) => Some(*outcome),
+            OutcomeState::Over => None,
         };
         self.0 = None;
         Poll::Ready(outcome)
@@ -434,8 +434,8 @@ mod tests {
 
     /// The store's thread frees what the thread of a connection has allocated: glibc takes a lock for more.
     #[test]
-    fn a_talk_is_one_of_the_chunks_that_any_thread_frees_at_once() {
-        assert!(size_of::<OpenTalk>() <= 120, "{}", size_of::<OpenTalk>());
+    fn it_is_one_of_the_chunks_that_any_thread_frees_at_once() {
+        assert!(size_of::<OpenTraffic>() <= 120, "{}", size_of::<OpenTraffic>());
     }
 
     const UNDECIDED: TryOutcome = Err(Delivery::NotApplied);
