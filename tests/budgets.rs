@@ -1,7 +1,7 @@
 //! Budgets whose costs are reported after the answers, such as the tokens of language models: every spelling of a limit
 //! with `reserve: 0`, in every mode and store of the program.
 
-use std::fs;
+use std::{fmt::Write as _, fs};
 
 use tempfile::TempDir;
 use tonic::transport::Channel;
@@ -62,9 +62,8 @@ fn rules(spellings: &[(&str, &str)], more: &str) -> TempDir {
         for (spelling, limit) in spellings {
             for mode in MODES {
                 let parts = if mode == "split" { ", instances: 2" } else { "" };
-                text += &format!(
-                    "  - key: {spelling}_{mode}\n    rate_limit: {{{limit}, coordination: {mode}{parts}{more}}}\n"
-                );
+                let rule = format_args!("{{{limit}, coordination: {mode}{parts}{more}}}");
+                let _ = writeln!(text, "  - key: {spelling}_{mode}\n    rate_limit: {rule}");
             }
         }
         fs::write(dir.path().join(format!("{domain}.yaml")), text).expect("a file in it");

@@ -232,7 +232,7 @@ impl<R: Remote> Coordinated<R> {
         if !has_pools && let [check] = checks {
             let step = match self.step(check, scope, now, record) {
                 DecisionStep::Decided(made) => return smallvec![made.decision],
-                waits => waits,
+                waits @ DecisionStep::Waits(_) => waits,
             };
             return smallvec![self.finish(check, step, self.context(now, options)).await.decision];
         }

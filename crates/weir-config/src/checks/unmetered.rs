@@ -27,7 +27,9 @@ fn level(nodes: &[RuleNode], domain: &Domain, report: &mut ConfigReport) {
             });
         }
     }
-    nodes.iter().for_each(|node| level(&node.children, domain, report));
+    for node in nodes {
+        level(&node.children, domain, report);
+    }
 }
 
 fn loses_costs(rule: &Rule, domain: &Domain) -> bool {

@@ -6,7 +6,6 @@ use super::{
     LocalCounter, all_ended, fits,
     ledger::{Lease, PendingDelta},
     longest_pause, negative, positive, remaining,
-    schedule::longest_silence,
     traffic::{Try, TryKind, TryVerdict},
 };
 use crate::client::Link;
@@ -58,10 +57,6 @@ pub(crate) enum How {
     /// By what the store's earlier replies have told.
     Denied,
 }
-
-/// The age of the last reply from which a request that `interval` rejects asks the store whether hits were given back,
-/// unless the limit allows for a longer silence.
-const STALE_REJECTION: Period = Period::from_secs(1);
 
 /// Returns the reservation of `hits`, which ends with its hold or the first window. `at` is when they were counted, on
 /// the store's clock, and `now` no later on the caller's.
@@ -171,10 +166,11 @@ impl LocalCounter {
                 // the reply to a report of counted hits has the store's count
                 if mode.syncs() && ask.takes_none() {
                     self.refresh(self.plan.schedule.interval(), now);
-                } else if mode.syncs() && decision.over && !self.is_alone() {
+                } else if mode.syncs() && decision.over && ask.is_cost && !self.is_alone() {
                     // others do not know yet that a cost has used up the rest
-                    let silence = longest_silence(&self.target.tiers).max(STALE_REJECTION);
-                    self.refresh(if ask.is_cost { Period::default() } else { silence }, now);
+                    self.refresh(Period::default(), now);
+                } else if mode.syncs() && decision.over {
+                    self.look_for_returned(now);
                 }
                 Ok((decision, How::Counted))
             }

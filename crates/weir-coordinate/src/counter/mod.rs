@@ -129,7 +129,7 @@ pub(super) struct FlushPlan {
     asks_before: u16,
     /// Whether the last reply carried its instant.
     is_reply_dated: bool,
-    /// How often this instance has looked for hits that others have given back since it was last granted any.
+    /// How often this instance has looked for hits that others have given back since it was granted or reported any.
     looks: u8,
     /// Whether a bucket has run out of hits, and has not had enough for all instances again since.
     is_scarce: bool,

@@ -289,8 +289,10 @@ impl ReplyArrival<'_> {
         let (is_leasing, lease) = (counter.choice.mode.leases(), sent.own_lease());
         let granted = lease.map_or(0, |_| reply.granted);
         let kept = sent.taken_hits(reply).saturating_add(granted);
-        if kept > 0 {
+        if kept > 0 || sent.carried.is_some() {
             counter.plan.looks = 0;
+        }
+        if kept > 0 {
             counter.ledger.keep_granted(kept, &counter.target.tiers, now);
         }
         if let Some(lease) = lease {

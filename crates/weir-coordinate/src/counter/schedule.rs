@@ -74,12 +74,6 @@ const PAUSES_IN_PERIOD: u64 = 60;
 
 const MAX_LONG_PAUSE: Period = Period::from_secs(60);
 
-/// Returns the longest time without a word from the store that limits of `tiers` allow for.
-pub(super) fn longest_silence(tiers: &[Tier]) -> Period {
-    let times = tiers.iter().map(|tier| tier.period / PAUSES_IN_PERIOD);
-    times.min().unwrap_or_default().min(MAX_LONG_PAUSE)
-}
-
 /// The hits above which an instance ends a pause, unless they are its part of those that the pause is for.
 const ENDS_PAUSE: u64 = 8;
 
@@ -223,7 +217,8 @@ impl FlushSchedule {
         let mut pause = (left / PAUSES_TO_LIMIT).min(interval * MAX_INTERVALS).min(MAX_PAUSE);
         // while no rate is known, it may be any
         if left < Period::MAX {
-            pause = pause.max(longest_silence(tiers).min(left / FEW_PAUSES_TO_LIMIT).min(few));
+            let long = tiers.iter().map(|tier| tier.period / PAUSES_IN_PERIOD).min().unwrap_or_default();
+            pause = pause.max(long.min(left / FEW_PAUSES_TO_LIMIT).min(few).min(MAX_LONG_PAUSE));
         }
         // a part of the remaining time, so that the last flush before the limit is recent; while the limit is far away,
         // flushes need not be punctual, and share batches

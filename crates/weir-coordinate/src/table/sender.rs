@@ -86,7 +86,7 @@ pub(crate) async fn run<R: Remote>(table: Arc<CounterTable<R>>) {
         let next = loop {
             match table.take_tries() {
                 Ok(counters) => {
-                    calls.extend(table.calls(CallPriority::Decision, table.compose_tries(counters)))
+                    calls.extend(table.calls(CallPriority::Decision, table.compose_tries(counters)));
                 }
                 Err(next) => break next.map(|time| Instant::now() + time),
             }

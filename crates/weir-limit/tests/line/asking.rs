@@ -134,7 +134,7 @@ impl World {
                 let known = (None, Period::from_millis(3));
                 match self.line.enter(self.now, hits, wait, true, known) {
                     Entered::Waits(position) => {
-                        _ = self.callers.insert(position, (hits.0, self.now.after(wait)))
+                        _ = self.callers.insert(position, (hits.0, self.now.after(wait)));
                     }
                     Entered::Rejected(rejection) => {
                         assert!(
