@@ -104,7 +104,7 @@ fn auto_overshoots_a_limit_above_its_boundary_by_less_than_a_tenth() {
             let metrics = simulate(&scenario, Coordination::Auto);
             // measured at most 7 %
             assert!(metrics.overshoot <= 0.09 && metrics.used >= 1.0, "{algorithm:?}, {seed}: {metrics:?}");
-            assert!(metrics.calls <= 0.02 && metrics.waited <= 0.011, "{algorithm:?}, {seed}: {metrics:?}");
+            assert!(metrics.calls <= 0.021 && metrics.waited <= 0.011, "{algorithm:?}, {seed}: {metrics:?}");
         }
     }
 }

@@ -13,7 +13,8 @@ use super::{
 };
 use crate::units::{Period, Timestamp};
 
-/// With so few members, a decision computes shares itself, also [beside](Pool::beside): to wake a thread costs as much.
+/// With so few members, a decision computes shares itself, also in a [concurrent](Pool::concurrent) pool: to wake a
+/// thread costs as much.
 pub const AT_ONCE: usize = 16;
 
 /// A pool: its members, and what they have asked for and were granted.
