@@ -164,13 +164,15 @@ impl LocalCounter {
             PolicyAnswer::Count => {
                 let decision = self.count(direction, policy, hits, now);
                 // the reply to a report of counted hits has the store's count
-                if mode.syncs() && ask.takes_none() {
-                    self.refresh(self.plan.schedule.interval(), now);
-                } else if mode.syncs() && decision.over && ask.is_cost && !self.is_alone() {
-                    // others do not know yet that a cost has used up the rest
-                    self.refresh(Period::default(), now);
-                } else if mode.syncs() && decision.over {
-                    self.look_for_returned(now);
+                if mode.syncs() {
+                    if ask.takes_none() {
+                        self.refresh(self.plan.schedule.interval(), now);
+                    } else if decision.over && ask.is_cost && !self.is_alone() {
+                        // others do not know yet that a cost has used up the rest
+                        self.refresh(Period::default(), now);
+                    } else if decision.over {
+                        self.look_for_returned(now);
+                    }
                 }
                 Ok((decision, How::Counted))
             }

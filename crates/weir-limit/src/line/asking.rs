@@ -68,7 +68,7 @@ pub struct Supply {
     pub hits: Hits,
     /// The instant before which they may be used.
     pub until: Timestamp,
-    /// Their index in the counters.
+    /// When they were counted, and until when.
     pub span: ReservedSpan,
     /// If there are none, the wait until the least would fit.
     pub wait: Period,
@@ -81,7 +81,7 @@ pub struct Supply {
 pub struct Unused {
     /// The number of hits.
     pub hits: Hits,
-    /// Their index in the counters.
+    /// When they were counted, and until when.
     pub span: ReservedSpan,
 }
 
