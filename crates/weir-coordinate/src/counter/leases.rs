@@ -10,7 +10,7 @@ use super::{
 };
 use crate::client::{Link, StoreTime};
 use weir_limit::{
-    Hits, Period, Timestamp,
+    Hits, Period, Tier, Timestamp,
     algorithm::{CounterState, IdleAt},
     capacity,
 };
@@ -64,17 +64,9 @@ impl LocalCounter {
             _ => now.after(hold),
         });
         let lease = Lease { left: reply.granted, granted_at: now, until: ends.min().unwrap_or(now) };
-        let leased = self.ledger.leased().saturating_add(reply.granted);
-        let mut idle_at = Timestamp::default();
-        for (i, (tier, state)) in self.states_mut().enumerate() {
-            if counted.contains(i) {
-                Lease::exclude(&[lease], tier, state, now);
-            }
-            let mut stored = state.clone();
-            stored.reserve(tier, now, now.after(hold), Hits(leased));
-            idle_at = idle_at.max(stored.idle_at());
+        for (_, (tier, state)) in self.states_mut().enumerate().filter(|(i, _)| counted.contains(*i)) {
+            Lease::exclude(&[lease], tier, state, now);
         }
-        self.last_reply.granted_until = self.last_reply.granted_until.max(IdleAt::of(idle_at));
         let tiers = &self.target.tiers;
         let is_of_lone_instance = !self.is_alone() && flows(tiers) && hold >= super::hold(tiers, true);
         if !self.choice.mode.leases() || is_of_lone_instance || !self.serves(target) {
@@ -82,6 +74,16 @@ impl LocalCounter {
             self.pend(lease.unused());
         } else {
             self.ledger.add_lease(lease);
+        }
+    }
+
+    /// Notes until when the store counts granted hits, used or not: `reply` has its counters before it took `kept` hits.
+    pub(super) fn note_granted(&mut self, tiers: &[Tier], reply: &Reply, kept: u64, now: Timestamp) {
+        for (tier, stored) in tiers.iter().zip(&reply.counters) {
+            let mut stored = stored.clone();
+            stored.reserve(tier, now, now.after(hold(tiers, self.is_alone())), Hits(kept));
+            let idle_at = IdleAt::of(stored.idle_at());
+            self.last_reply.granted_until = self.last_reply.granted_until.max(idle_at);
         }
     }
 

@@ -295,6 +295,9 @@ impl ReplyArrival<'_> {
         if kept > 0 {
             counter.ledger.keep_granted(kept, &counter.target.tiers, now);
         }
+        if granted > 0 || counter.has_granted_hits(now) {
+            counter.note_granted(&sent.target.tiers, reply, kept, now);
+        }
         if let Some(lease) = lease {
             // where the estimate has what is granted now, since a later reply had it
             let counted = adopted.err().unwrap_or_default();

@@ -187,14 +187,19 @@ impl Case {
     }
 
     /// Has no request name one counter under two limits: the second descriptor may be decided before the store has
-    /// counted the first one. Of several instances, none takes and gives back hits of a sliding window in one request:
-    /// others may hear of neither, and then an older group ends as if there had been none.
+    /// counted the first one. Of several instances, none takes and gives back hits of a sliding window, or of a bucket in
+    /// steps, in one request: others may hear of neither, and then an older group ends, or the next step comes, as if
+    /// there had been none.
     pub(crate) fn name_counters_once(&mut self) {
-        let mut slides = false;
+        let mut has_times = false;
         self.limits_mut(|limit| {
-            slides |= limit.tiers.iter().any(|tier| tier.algorithm == Algorithm::SlidingWindow);
+            has_times |= limit.tiers.iter().any(|tier| match tier.algorithm {
+                Algorithm::FixedWindow => false,
+                Algorithm::SlidingWindow => true,
+                Algorithm::TokenBucket(bucket) => bucket.refill == Refill::Step,
+            });
         });
-        let hears_of_both = self.instances == 1 || !slides;
+        let hears_of_both = self.instances == 1 || !has_times;
         for step in &mut self.steps {
             if let Step::Request(_, asks) = step {
                 drop_repeated(asks, |first, ask| {

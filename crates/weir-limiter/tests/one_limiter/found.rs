@@ -464,3 +464,17 @@ fn a_lease_after_an_outage_with_a_limit_of_a_request_reports_the_tier_with_the_l
     ];
     assert_eq!(run(&case, Mode::Coordinated(Coordination::Lease)), Ok(()));
 }
+
+/// The first lease ends unused, and flows back into the bucket in the store while the second one does: the instance
+/// remembers for as long which of the hits were used.
+#[test]
+fn a_counter_stays_while_the_store_counts_unused_hits_of_several_leases() {
+    for (requests, burst, first, last) in [(4, 776, 1, 201_901), (6, 2_000, 6, 346_000)] {
+        let tiers = vec![tier(requests, 8_192, bucket(burst))];
+        let case = case(tiers, &[(0, first, false), (8_192, 1, false), (last, 1, false)]);
+        // the sweep that would remove the counter comes at random places
+        for _ in 0..20 {
+            assert_eq!(run(&case, Mode::Coordinated(Coordination::Lease)), Ok(()));
+        }
+    }
+}
