@@ -12,15 +12,24 @@ mkdir -p "$folder"
 # programs name their sources in panics: not by the paths of this machine
 export RUSTFLAGS="${RUSTFLAGS:-} --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo --remap-path-prefix=$PWD=weir"
 
+# memory that is free for a second goes back to the system
+export JEMALLOC_SYS_WITH_MALLOC_CONF=background_thread:true,dirty_decay_ms:1000,narenas:2
+
 for target in "$@"; do
     case $target in
+        aarch64-*)
+            # the largest pages of such systems are of 64 KiB
+            export JEMALLOC_SYS_WITH_LG_PAGE=16
+            ;;
+    esac
+    case $target in
         *-musl)
-            # for the C code of ring
+            # for the C code of ring and jemalloc
             command -v musl-gcc > /dev/null || scripts/apt-install.sh musl-tools
             export "CC_${target//-/_}=musl-gcc"
             ;;
     esac
-    "$cargo" build --locked --profile dist --bin weir --target "$target"
+    "$cargo" build --locked --profile dist --bin weir --features jemalloc --target "$target"
     name=weir-$version-$target
     staged=target/staged-$target
     scripts/stage.sh "${CARGO_TARGET_DIR:-target}/$target/dist/weir" "$staged"

@@ -11,11 +11,10 @@ use weir_observe::text::with_causes;
 
 use crate::cli::{arguments::parse, run};
 
-/// musl's own allocator takes several times as long under load. On glibc, mimalloc keeps more memory than the bounds on
-/// hostile clients allow (`docs/performance.md`).
-#[cfg(target_env = "musl")]
+/// Returns the memory of closed connections; musl's own takes several times as long under load (`docs/performance.md`).
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// The exit code of every error, including invalid arguments: clap's 2 means that a request is over its limit.
 const FAILED: u8 = 1;
