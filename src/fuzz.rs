@@ -47,7 +47,6 @@ impl Target {
     /// # Panics
     ///
     /// If there is none.
-    #[must_use]
     pub fn named(name: &str) -> Self {
         *TARGETS.iter().find(|target| target.name == name).expect("a target of this name")
     }

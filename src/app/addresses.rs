@@ -21,7 +21,6 @@ pub struct Addresses {
 
 impl Addresses {
     /// Returns each server's name and address.
-    #[must_use]
     pub fn named(&self) -> Vec<(&'static str, String)> {
         let mut named = vec![
             ("grpc", self.grpc.to_string()),

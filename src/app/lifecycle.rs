@@ -137,13 +137,11 @@ impl App {
     }
 
     /// Returns the bound addresses.
-    #[must_use]
     pub fn addresses(&self) -> &Addresses {
         &self.addresses
     }
 
     /// Returns a handle that requests a reload of the rules.
-    #[must_use]
     pub fn reload(&self) -> Reload {
         self.reload.clone()
     }

@@ -320,7 +320,6 @@ fn read_file_options(read: &mut SettingReader<'_>) -> weir_config::Options {
 }
 
 /// The format for lines before the settings are resolved, or about invalid ones. An invalid format counts as text.
-#[must_use]
 pub fn log_format(flags: &Flags, environment: &dyn Environment) -> LogFormat {
     read_log_format(&mut SettingReader::new(flags, environment), &mut Vec::new())
 }

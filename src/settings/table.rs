@@ -314,7 +314,6 @@ pub(super) fn section(title: &str) -> impl Iterator<Item = (String, &'static Set
 }
 
 /// The variables for `weir serve --help`.
-#[must_use]
 pub fn help() -> String {
     let mut help = INTRODUCTION.to_owned();
     for (mut title, settings) in sections().filter(|(title, _)| *title != WITHOUT_EFFECT) {

@@ -38,7 +38,6 @@ struct Axes {
 }
 
 /// Draws the admitted requests of each mode, below `title`.
-#[must_use]
 pub fn chart(scenario: &Scenario, title: &str, modes: &[Panel]) -> String {
     let bound = modes.first().map_or(0, |mode| mode.series.bound);
     let admitted = modes.iter().flat_map(|mode| &mode.series.points).map(|(_, admitted)| *admitted);

@@ -54,7 +54,6 @@ struct Admitted {
 
 impl SimulationMetrics {
     /// Computes the metrics of `outcome`, the outcome of `scenario`.
-    #[must_use]
     pub fn of(scenario: &Scenario, outcome: &SimulationOutcome) -> Self {
         let decisions = &outcome.decisions;
         let share = |n: usize| n as f64 / decisions.len().max(1) as f64;
@@ -179,7 +178,6 @@ fn windows(scenario: &Scenario) -> impl Iterator<Item = (Timestamp, Timestamp)> 
 
 impl AdmittedSeries {
     /// Returns the admitted requests over time, in up to `steps` steps.
-    #[must_use]
     pub fn of(scenario: &Scenario, outcome: &SimulationOutcome, steps: u32) -> Self {
         let Scenario { tier, .. } = scenario;
         let admitted = Admitted::of(&outcome.decisions);

@@ -109,7 +109,6 @@ impl Scenario {
     }
 
     /// Returns fewer periods, then fewer keys, then a smaller limit, then less load: `modes` take less than a minute.
-    #[must_use]
     pub fn shortened(&self, modes: usize) -> Self {
         let most = (MAX_REQUESTS / modes.max(1) as f64).min(MAX_REQUESTS_OF_MODE);
         let mut part = self.clone();
@@ -132,7 +131,6 @@ impl Scenario {
     }
 
     /// Says what of it `part` has, if that is less than all of it.
-    #[must_use]
     pub fn shortened_to(&self, part: &Self) -> Option<String> {
         let mut less = Vec::new();
         if part.windows < self.windows {
@@ -165,7 +163,6 @@ impl Scenario {
     }
 
     /// Says what is simulated: instances, limit, offered load and how it is spread.
-    #[must_use]
     pub fn title(&self) -> String {
         let Self { instances, tier, keys, load, .. } = self;
         let plural = if *instances == 1 { "" } else { "s" };
@@ -201,7 +198,6 @@ impl Scenario {
 
     /// The time between two heartbeats, sweeps or the like, which is `interval` outside simulations. It is longer, in
     /// proportion, for limits of more than an hour, or where many instances would do the work millions of times.
-    #[must_use]
     pub fn rarer(&self, interval: Period) -> Period {
         let by_period = self.by_period(interval);
         times(by_period, (self.steps(by_period) / MAX_STEPS).ceil() as u64)
@@ -222,13 +218,11 @@ impl Scenario {
     }
 
     /// Returns rules with the limit, coordinated by `coordination`.
-    #[must_use]
     pub fn rules(&self, coordination: RuleCoordination) -> Arc<RuleSet> {
         Arc::new(self.rule_set(coordination))
     }
 
     /// As [`Scenario::rules`], for one owner.
-    #[must_use]
     pub fn rule_set(&self, coordination: RuleCoordination) -> RuleSet {
         let limit =
             Limit::Tiers { tiers: [self.tier.clone()].into(), over_limit_policy: OverLimitPolicy::Ignore };

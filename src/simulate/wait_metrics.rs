@@ -46,7 +46,6 @@ pub struct WaitMetrics {
 
 impl WaitMetrics {
     /// Computes the metrics of callers that wait for up to `max_wait`. `best` is the outcome of one line for all.
-    #[must_use]
     pub fn of(
         scenario: &Scenario,
         max_wait: Period,
@@ -83,7 +82,6 @@ impl WaitMetrics {
     }
 
     /// Says it in a line, for a chart.
-    #[must_use]
     pub fn summary(&self) -> String {
         format!(
             "worst overshoot {}, used {}, rejected {}, waited {} (p50) and {} (p99)",
@@ -97,13 +95,11 @@ impl WaitMetrics {
 }
 
 /// Returns the admitted requests over time, as a provider counts them, in up to `steps` steps.
-#[must_use]
 pub fn waiting_series(scenario: &Scenario, outcome: &WaitingOutcome, steps: u32) -> AdmittedSeries {
     AdmittedSeries::of(scenario, &as_counted(&outcome.simulated), steps)
 }
 
 /// Renders the metrics of `modes`, by name.
-#[must_use]
 pub fn wait_table(modes: &[(&str, WaitMetrics)]) -> String {
     let row = |(name, metrics): &(&str, WaitMetrics)| {
         vec![
@@ -121,7 +117,6 @@ pub fn wait_table(modes: &[(&str, WaitMetrics)]) -> String {
 }
 
 /// Says what the columns of [`wait_table`] are, a line each.
-#[must_use]
 pub fn wait_legend() -> String {
     legend_of(&COLUMNS)
 }

@@ -26,6 +26,8 @@
 //! # }
 //! ```
 
+#![warn(missing_docs, clippy::missing_errors_doc, clippy::return_self_not_must_use)]
+
 mod builder;
 mod error;
 pub mod guide;

@@ -167,7 +167,6 @@ fn classify(
 }
 
 /// Whether it is a version or the link to one. Their files are rules only through visible links.
-#[must_use]
 pub fn is_internal(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b"..")
 }

@@ -110,13 +110,11 @@ impl<R: Remote> Coordinated<R> {
     }
 
     /// Returns the metrics of coordination.
-    #[must_use]
     pub fn coordination_metrics(&self) -> &CoordinationMetrics {
         &self.client.metrics
     }
 
     /// Returns the counters of `local` and `split` rules.
-    #[must_use]
     pub const fn memory(&self) -> &MemoryStore {
         &self.own.memory
     }
@@ -128,25 +126,21 @@ impl<R: Remote> Coordinated<R> {
     }
 
     /// Returns the shared store.
-    #[must_use]
     pub fn remote(&self) -> &R {
         &self.client.remote
     }
 
     /// Returns the number of instances that share the store, this one included, as of the last heartbeat.
-    #[must_use]
     pub fn instances(&self) -> usize {
         self.client.instances()
     }
 
     /// Returns whether the store, or a node of it, has stopped replying, so that no decision waits for it.
-    #[must_use]
     pub fn is_store_unavailable(&self) -> bool {
         self.client.is_unavailable()
     }
 
     /// Returns the number of counters of coordinated rules that are held in memory.
-    #[must_use]
     pub fn counters(&self) -> usize {
         self.table.shards.len()
     }

@@ -102,7 +102,6 @@ impl Data {
     }
 
     /// Returns whether it is a copy of data that are in use.
-    #[must_use]
     pub fn is_copy(&self) -> bool {
         self.copy.is_some()
     }

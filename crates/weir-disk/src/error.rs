@@ -87,13 +87,11 @@ impl DiskError {
     }
 
     /// Returns whether data are damaged.
-    #[must_use]
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::Damaged { .. })
     }
 
     /// Returns whether the disk has no room for more.
-    #[must_use]
     pub fn is_full(&self) -> bool {
         let kinds = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
         matches!(self, Self::Io { source, .. } if kinds.contains(&source.kind()))

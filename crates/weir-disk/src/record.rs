@@ -118,7 +118,6 @@ pub(super) fn bucket_key(name: &BucketName<'_>, kind: &BucketKind) -> Box<[u8]> 
 }
 
 /// Returns the kind of the bucket whose key ends with `end` after its `}`.
-#[must_use]
 pub fn bucket_kind(end: &str) -> Option<BucketKind> {
     if end == "p" {
         return Some(BucketKind::Paced);
@@ -143,7 +142,6 @@ pub(super) fn expiry_of(value: &[u8]) -> Option<u32> {
 }
 
 /// Encodes `state`.
-#[must_use]
 pub fn encode(state: &CounterState) -> Vec<u8> {
     let expiry = expiry(state);
     let base = u64::from(expiry) * NANOS;

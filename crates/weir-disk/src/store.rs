@@ -69,7 +69,6 @@ impl DiskStore {
     }
 
     /// Returns the counters in memory. They are swept by the owner of the store.
-    #[must_use]
     pub fn memory(&self) -> &MemoryStore<DiskNotes> {
         &self.shared.memory
     }

@@ -48,7 +48,6 @@ pub fn init(level: LevelFilter, format: LogFormat) -> Result<(), TryInitError> {
 }
 
 /// Returns the level that envoyproxy/ratelimit calls `name`, in any case.
-#[must_use]
 pub fn parse_level(name: &str) -> Option<LevelFilter> {
     Some(match name.to_ascii_lowercase().as_str() {
         // tracing has no level above error

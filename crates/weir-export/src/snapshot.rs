@@ -40,7 +40,6 @@ pub(super) struct OwnMetric {
 }
 
 /// Returns all stats by their dotted names.
-#[must_use]
 pub fn snapshot(stats: &Stats) -> BTreeMap<String, StatValue> {
     let rules = rule_totals(stats);
     let mut values = reference(stats, &rules);

@@ -2,9 +2,7 @@
 //! gRPC service without a listener, a collector of traces.
 
 #![allow(
-    missing_docs,
     clippy::missing_panics_doc,
-    clippy::must_use_candidate,
     reason = "a test reads the code, and a fixture panics if the test cannot go on"
 )]
 

@@ -42,7 +42,6 @@ pub struct RuleId {
 
 impl RuleId {
     /// Returns whether it is of an earlier set of rules than `other`.
-    #[must_use]
     pub const fn is_older_than(self, other: Self) -> bool {
         // the numbers of sets may have begun again
         self.set.get() != other.set.get() && other.set.get().wrapping_sub(self.set.get()) < u32::MAX / 2
@@ -129,7 +128,6 @@ impl CompiledRule {
     }
 
     /// Returns its index in its [`RuleSet`](super::RuleSet), for tables parallel to the set.
-    #[must_use]
     pub const fn index(&self) -> usize {
         self.id.index as usize
     }
@@ -139,13 +137,11 @@ impl CompiledRule {
     }
 
     /// Returns whether all requests that it matches share one counter.
-    #[must_use]
     pub const fn has_one_counter(&self) -> bool {
         self.has_static_key
     }
 
     /// Returns whether its rejections are not enforced: [`Rule::shadow_mode`].
-    #[must_use]
     pub const fn shadow_mode(&self) -> bool {
         self.shadow_mode
     }
@@ -199,14 +195,12 @@ impl CompiledRule {
     }
 
     /// Returns whether some value is part of the stats' name.
-    #[must_use]
     pub const fn has_dynamic_stats(&self) -> bool {
         self.has_dynamic_stats
     }
 
     /// Returns the path of this rule's stats for `entries`, if it differs from [`Details::path`]: with the values of
     /// levels that `detailed_metric` or `value_to_metric` covers, unless a shared pattern replaces the value.
-    #[must_use]
     pub fn stat_path(&self, entries: &[Entry<'_>]) -> Option<RulePath> {
         if !self.has_dynamic_stats {
             return None;
@@ -237,7 +231,6 @@ impl Deref for CompiledRule {
 
 impl RulePath {
     /// Returns the path of a request's own limit: every value, or one empty step, as in envoyproxy/ratelimit.
-    #[must_use]
     pub fn of_override(domain: &str, entries: &[Entry<'_>]) -> Self {
         if entries.is_empty() {
             return Self::new(domain, std::iter::once("".into()));
@@ -250,7 +243,6 @@ impl RulePath {
     }
 
     /// Returns the domain, then the steps below it. Never empty.
-    #[must_use]
     pub fn parts(&self) -> &[Box<str>] {
         &self.0
     }
@@ -301,7 +293,6 @@ impl Level {
     }
 
     /// Returns the key, and the values if there are any: `tenant`, `path_/v1/*`.
-    #[must_use]
     pub fn name(&self) -> String {
         match &self.values {
             Values::Any => self.key.to_string(),

@@ -34,7 +34,6 @@ pub struct Decision {
 
 impl Decision {
     /// The decision of a store that knows nothing of the counters.
-    #[must_use]
     pub const fn unknown(reset: Period) -> Self {
         Self {
             tier: 0,
@@ -48,13 +47,11 @@ impl Decision {
     }
 
     /// Returns whether a local cache rejected the hits, without a call to the store.
-    #[must_use]
     pub const fn is_cached(&self) -> bool {
         matches!(self.basis, Basis::LocalCache)
     }
 
     /// Returns the same decision, made without the store, as `on_store_failure` says.
-    #[must_use]
     pub const fn by_fallback(self) -> Self {
         Self { basis: Basis::Fallback, ..self }
     }
@@ -201,7 +198,6 @@ fn decide_all<T: Borrow<Tier>, C: BorrowMut<CounterState>>(
 /// # Panics
 ///
 /// If there are no tiers, or if the numbers of tiers and counters differ.
-#[must_use]
 pub fn look(tiers: &[Tier], counters: &[CounterState], hits: Hits, now: Timestamp) -> Decision {
     let over = !tiers.iter().zip(counters).all(|(tier, counter)| counter.probe(tier, now, hits).fits);
     let hits = if over { hits } else { Hits(0) };
@@ -213,7 +209,6 @@ pub fn look(tiers: &[Tier], counters: &[CounterState], hits: Hits, now: Timestam
 /// # Panics
 ///
 /// If there are no tiers, or if the numbers of tiers and counters differ.
-#[must_use]
 pub fn decision_from_store(
     tiers: &[Tier],
     counters: &[CounterState],

@@ -109,7 +109,6 @@ pub enum Outcome<'a> {
 
 impl RuleSet {
     /// Explains the result of [`RuleSet::find`] for a descriptor of these `entries`.
-    #[must_use]
     pub fn explain<'a>(&'a self, domain: &str, entries: &[Entry<'a>]) -> Explanation<'a> {
         let mut steps = Vec::new();
         let outcome = self.walk(domain, entries, &mut steps);

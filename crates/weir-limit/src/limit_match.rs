@@ -74,7 +74,6 @@ impl<'a, T> LimitMatch<'a, T> {
     }
 
     /// The check as [`Matched`](super::Matched) has it, if there is a limit.
-    #[must_use]
     pub fn check(&self, domain: &'a str, descriptor: &'a Descriptor<'_>) -> Option<LimitCheck<'a>> {
         let Self::Limited(limit, _) = self else { return None };
         Some(LimitCheck {

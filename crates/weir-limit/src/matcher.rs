@@ -117,7 +117,6 @@ pub enum Lookup<'a> {
 impl RuleSet {
     /// Compiles `domains`. Of two nodes of a level with the same key and value, which files cannot have, the first
     /// wins.
-    #[must_use]
     pub fn new(domains: &[Domain], hasher: KeyHasher) -> Self {
         let mut set = Self {
             domains: NameMap::default(),
@@ -177,7 +176,6 @@ impl RuleSet {
     }
 
     /// Finds the rule for a descriptor of these `entries`: one at exactly that depth.
-    #[must_use]
     pub fn find(&self, domain: &str, entries: &[Entry<'_>]) -> Lookup<'_> {
         let Some(root) = self.root(domain) else {
             return Lookup::UnknownDomain;
@@ -212,7 +210,6 @@ impl RuleSet {
 
     /// Returns where the rules of `domain` begin.
     #[inline]
-    #[must_use]
     pub fn root(&self, domain: &str) -> Option<&Root> {
         self.domains.get(domain)
     }
@@ -230,7 +227,6 @@ impl RuleSet {
 
     /// Returns the first key that no rule of `domain` has at its level, if that is why none matches `entries`.
     #[cold]
-    #[must_use]
     pub fn unknown_key<'e>(&self, domain: &str, entries: &[Entry<'e>]) -> Option<&'e str> {
         self.branch_without(domain, entries).map(|(_, key)| key)
     }
@@ -266,31 +262,26 @@ impl RuleSet {
     }
 
     /// Returns whether there are rules for `domain`.
-    #[must_use]
     pub fn has_domain(&self, domain: &str) -> bool {
         self.domains.get(domain).is_some()
     }
 
     /// Returns what a rejection affects in `domain`; none if there are no rules for it.
-    #[must_use]
     pub fn scope_of(&self, domain: &str) -> Option<Scope> {
         self.domains.get(domain).map(|root| root.scope)
     }
 
     /// Returns every rule, in the order of declaration: each is at its [`CompiledRule::index`].
-    #[must_use]
     pub fn rules(&self) -> &[CompiledRule] {
         &self.rules
     }
 
     /// Returns the rule that `id` identifies, if it is of this set.
-    #[must_use]
     pub fn rule(&self, id: RuleId) -> Option<&CompiledRule> {
         self.rules.get(id.index as usize).filter(|rule| rule.id() == id)
     }
 
     /// Returns the key under which `rule`, of this set and `domain`, counts a descriptor of `entries`.
-    #[must_use]
     pub fn counter_key(&self, rule: &CompiledRule, domain: &str, entries: &[Entry<'_>]) -> CounterKey {
         rule.counter_key(&self.hasher.of_keys(domain, entries.iter().map(|entry| entry.key)), entries)
     }

@@ -34,13 +34,11 @@ impl Values {
     }
 
     /// Returns whether any of the patterns contains a `*`.
-    #[must_use]
     pub fn is_wildcard(&self) -> bool {
         self.patterns().any(Pattern::is_wildcard)
     }
 
     /// Returns whether a request's `value` matches.
-    #[must_use]
     pub fn matches(&self, value: &str) -> bool {
         matches!(self, Self::Any) || self.patterns().any(|pattern| pattern.matches(value))
     }
@@ -63,25 +61,21 @@ impl fmt::Display for Values {
 
 impl Pattern {
     /// Parses `text`.
-    #[must_use]
     pub fn new(text: &str) -> Self {
         Self { text: text.into(), parts: text.split('*').map(Into::into).collect() }
     }
 
     /// Returns the text as written.
-    #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
     /// Returns whether it contains a `*`.
-    #[must_use]
     pub fn is_wildcard(&self) -> bool {
         self.parts.len() > 1
     }
 
     /// Returns whether `value` matches, in time linear in its length: the leftmost match of each part works.
-    #[must_use]
     pub fn matches(&self, value: &str) -> bool {
         let [first, middle @ .., last] = &*self.parts else {
             return *self.text == *value;

@@ -47,7 +47,6 @@ pub struct ReservedSpan {
 
 impl ReservationRequest {
     /// Returns the number of hits to reserve if `room` more fit: zero if fewer than `least` fit.
-    #[must_use]
     pub fn fit(&self, room: Hits) -> Hits {
         let least = self.least.max(Hits(1));
         if room < least { Hits(0) } else { self.want.max(least).min(room) }

@@ -67,7 +67,6 @@ impl RuntimeLimit {
     }
 
     /// Creates an override as envoyproxy/ratelimit applies it: a fixed window in which rejected hits count.
-    #[must_use]
     pub fn per_unit(requests: u32, unit: Unit) -> Self {
         Self {
             tiers: smallvec![Tier::fixed_window(requests, unit.period())],
@@ -76,13 +75,11 @@ impl RuntimeLimit {
     }
 
     /// Returns the tiers; at least one.
-    #[must_use]
     pub fn tiers(&self) -> &[Tier] {
         &self.tiers
     }
 
     /// Returns whether rejected hits count.
-    #[must_use]
     pub const fn over_limit_policy(&self) -> OverLimitPolicy {
         self.over_limit_policy
     }

@@ -82,7 +82,6 @@ pub struct Modes {
 
 impl<'a> Verdict<'a> {
     /// Returns the verdict on `request`, which matched `matched`, from one decision for each of its checks.
-    #[must_use]
     pub fn new(
         request: &Request<'_>,
         matched: &'a Matched<'_>,
@@ -118,7 +117,6 @@ impl<'a> Verdict<'a> {
 
     /// Returns the verdict on these `statuses`, without the metadata that [`Modes::describes`] asks for.
     #[inline]
-    #[must_use]
     pub fn of_statuses(statuses: SmallVec<[Status<'a>; 2]>, modes: &Modes) -> Self {
         let mut combined = Combined::default();
         for (i, status) in statuses.iter().enumerate() {
@@ -130,7 +128,6 @@ impl<'a> Verdict<'a> {
     /// Returns the verdict of [`Verdict::of_statuses`] on a single status.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "so that it is made where it is used")]
-    #[must_use]
     pub fn of_status(status: Status<'a>, modes: &Modes) -> Self {
         let mut combined = Combined::default();
         combined.add(0, &status);
@@ -154,7 +151,6 @@ impl<'a> Verdict<'a> {
 
     /// Returns the wait until a rejected request would be admitted if nobody else takes hits; none if no limit rejected
     /// it. Every limit that is over must admit the request. If only quotas are over, one of them is enough.
-    #[must_use]
     pub fn retry_after(&self) -> Option<Period> {
         let waits = |quota: bool| {
             let over = move |status: &&Status<'_>| status.code == Code::OverLimit && status.quota == quota;
@@ -168,7 +164,6 @@ impl<'a> Verdict<'a> {
 
 impl Modes {
     /// Returns whether responses have metadata about the request or its rules.
-    #[must_use]
     pub const fn describes(&self) -> bool {
         self.metadata || self.rejecting_rule
     }
@@ -215,13 +210,11 @@ impl Combined {
 
 impl<'a> Status<'a> {
     /// The status of a descriptor of which nothing is counted, and which may be a `quota`.
-    #[must_use]
     pub const fn no_limit(quota: bool) -> Self {
         Self { code: Code::Ok, quota, limit: None, remaining: 0, reset: None }
     }
 
     /// The status of a descriptor of an unlimited rule.
-    #[must_use]
     pub const fn unlimited() -> Self {
         Self { code: Code::Ok, quota: false, limit: None, remaining: u32::MAX, reset: None }
     }
@@ -229,7 +222,6 @@ impl<'a> Status<'a> {
     /// The status of a descriptor for which there is a `decision`. `all_quotas` is [`Modes::quota`].
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
-    #[must_use]
     pub fn of_limit(limit: &MatchedLimit<'a>, decision: &Decision, all_quotas: bool) -> Self {
         let rule = RuleRef::Compiled(limit.rule);
         Self::counted(rule, limit.tiers, limit.over_limit_policy, decision, all_quotas)

@@ -307,7 +307,6 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Chooses the turns of lines by `seed` where instances have no ranks, so that a simulation can be repeated.
-    #[must_use]
     pub fn with_turns_of(mut self, seed: u64) -> Self {
         if let Some(asking) = Arc::get_mut(&mut self.asking) {
             asking.set_seed(seed);

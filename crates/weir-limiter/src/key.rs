@@ -61,7 +61,6 @@ struct KeyCounter {
 
 impl Key {
     /// Returns the request for `hits`.
-    #[must_use]
     pub fn request(&self, hits: Hits) -> Request<'_> {
         self.names.request(hits)
     }
@@ -136,7 +135,6 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Takes `hits`, at least one, if they fit, nobody waits and the counter is here; else use [`Limiter::acquire`].
-    #[must_use]
     pub fn acquire_fitting(&self, key: &Key, hits: Hits, now: Timestamp) -> Option<Acquired> {
         let taken = self.with_counter(key, |counter| {
             let counter = counter.filter(|counter| counter.is_here && hits > Hits(0))?;

@@ -142,7 +142,6 @@ impl Default for DecisionSettings {
 
 impl<S: Store> Limiter<S> {
     /// Returns a limiter without rules.
-    #[must_use]
     pub fn new(store: S, stats: Arc<Stats>, settings: DecisionSettings) -> Self {
         let hot_keys = (settings.hot_keys != HotKeyValues::Off).then(Box::default);
         let asking = AskingLines::new(store.wait_room().cloned().unwrap_or_default());
@@ -160,7 +159,6 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Reports rejections to `log`, as [`DecisionSettings::reported_rejections`] says.
-    #[must_use]
     pub fn with_rejection_log(self, log: Arc<dyn RejectionLog>) -> Self {
         let is_on = self.settings.reported_rejections != ReportedRejections::None;
         Self { rejection_log: is_on.then_some(log), ..self }

@@ -28,7 +28,6 @@ impl Counter {
     }
 
     /// Returns the current value.
-    #[must_use]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -44,7 +43,6 @@ impl BusyCounter {
     }
 
     /// Returns the current value.
-    #[must_use]
     pub fn get(&self) -> u64 {
         self.0.all().map(Counter::get).fold(0, u64::saturating_add)
     }
@@ -59,7 +57,6 @@ impl Gauge {
     }
 
     /// Returns the current value.
-    #[must_use]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

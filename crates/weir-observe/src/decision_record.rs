@@ -104,7 +104,6 @@ impl DecisionRecord {
     }
 
     /// Takes what was recorded.
-    #[must_use]
     pub fn take(&self) -> RecordedDecision {
         std::mem::take(&mut self.0.lock().recorded)
     }

@@ -172,13 +172,11 @@ impl HotKeys {
     }
 
     /// Returns the mean number of decisions for each sample at present.
-    #[must_use]
     pub fn gap(&self) -> u32 {
         self.gap.load(Ordering::Relaxed)
     }
 
     /// Returns up to `most` counters with the most hits of the last `nanos` before `now`, and of up to 20 seconds more.
-    #[must_use]
     pub fn top(&self, by: By, nanos: u64, now: u64, most: usize) -> Vec<HotKey> {
         let (last, count) = (now / SLICE, nanos.div_ceil(SLICE) + 1);
         let slices = self.slices.lock();
@@ -296,7 +294,6 @@ impl Sketch {
 
 impl HotKey {
     /// By how many hits the estimate may be wrong: what sampling adds with 95 % probability, and the hits of others.
-    #[must_use]
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate above 0")]
     pub fn error(&self) -> u64 {
         self.of_others.saturating_add((2.0 * self.variance.sqrt()) as u64)

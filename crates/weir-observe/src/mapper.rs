@@ -129,7 +129,6 @@ pub struct Series<'m> {
 
 impl Mapper {
     /// Returns a mapper without mappings. `most_specific` is `glob_disable_ordering`.
-    #[must_use]
     pub const fn new(most_specific: bool) -> Self {
         Self { globs: Vec::new(), regexes: Vec::new(), most_specific }
     }
@@ -143,13 +142,11 @@ impl Mapper {
     }
 
     /// Returns the number of regular expressions.
-    #[must_use]
     pub fn regexes(&self) -> usize {
         self.regexes.len()
     }
 
     /// Returns the buckets that durations need for these mappings, if they are not weir's own.
-    #[must_use]
     pub fn refinement(&self) -> Option<Refinement> {
         let globs = self.globs.iter().map(|(_, mapping)| mapping);
         let mappings = globs.chain(self.regexes.iter().map(|(_, mapping)| mapping));
@@ -164,7 +161,6 @@ impl Mapper {
     }
 
     /// None if the stat is dropped. Without a mapping it keeps its name, as far as a metric can have it.
-    #[must_use]
     pub fn series(&self, stat: &str, kind: StatKind) -> Option<Series<'_>> {
         if let Some((groups, mapping)) = self.glob(stat, kind) {
             return mapping.series(|group| group.checked_sub(1).map_or("", |group| groups[group]));
@@ -245,7 +241,6 @@ fn metric_name(text: &str) -> String {
 
 impl Matcher {
     /// Parses a glob, such as `ratelimit.service.rate_limit.*.*.total_hits`. None unless each step is `*` or a word.
-    #[must_use]
     pub fn glob(text: &str) -> Option<Self> {
         let is_word = |text: &str| {
             let rest = text.strip_prefix(|c: char| c.is_ascii_alphanumeric() || c == '_');
@@ -260,7 +255,6 @@ impl Matcher {
     }
 
     /// Returns the number of the group of that name or number, if there is one.
-    #[must_use]
     pub fn group(&self, name: &str) -> Option<usize> {
         let number = name.parse().ok();
         match self {

@@ -31,7 +31,6 @@ impl MethodStats {
     }
 
     /// Returns the number of calls that began.
-    #[must_use]
     pub fn total_requests(&self) -> u64 {
         self.total_requests.get()
     }

@@ -38,26 +38,22 @@ pub trait Source: Send + Sync + 'static {
 
 impl Metric {
     /// Returns a gauge without labels.
-    #[must_use]
     pub const fn gauge(name: &'static str, help: &'static str, value: u64) -> Self {
         Self { name, help, kind: MetricKind::Gauge, labels: Vec::new(), value }
     }
 
     /// Returns a counter without labels.
-    #[must_use]
     pub const fn counter(name: &'static str, help: &'static str, value: u64) -> Self {
         Self { name, help, kind: MetricKind::Counter, labels: Vec::new(), value }
     }
 
     /// Returns a timing without labels.
-    #[must_use]
     pub fn timing(name: &'static str, help: &'static str, times: Distribution) -> Self {
         let value = times.count();
         Self { name, help, value, kind: MetricKind::Timing(Box::new(times)), labels: Vec::new() }
     }
 
     /// Adds a label.
-    #[must_use]
     pub fn label(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.labels.push((name, value.into()));
         self

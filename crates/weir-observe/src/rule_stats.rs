@@ -46,7 +46,6 @@ macro_rules! counts {
             }
 
             /// Returns the sum with `other`: rules whose names sanitize to the same one are reported as one.
-            #[must_use]
             pub const fn plus(self, other: Self) -> Self {
                 Self { $($field: self.$field.saturating_add(other.$field),)* }
             }
@@ -125,7 +124,6 @@ impl RuleStats {
     }
 
     /// Returns the name's parts: the domain, then the steps below it. Never empty.
-    #[must_use]
     pub fn name(&self) -> &[Box<str>] {
         &self.name
     }
@@ -189,19 +187,16 @@ impl RuleStats {
     }
 
     /// Returns the current counts of hits that few requests have.
-    #[must_use]
     pub fn rare(&self) -> RareCounts {
         self.rare.get()
     }
 
     /// Returns the current counts of all threads in the shadow of the rule.
-    #[must_use]
     pub fn shadow(&self) -> ShadowCounts {
         self.counters.all().fold(ShadowCounts::default(), |sum, counters| sum.plus(counters.shadow.get()))
     }
 
     /// Returns the current counts of all threads.
-    #[must_use]
     pub fn get(&self) -> RuleCounts {
         self.counters.all().fold(RuleCounts::default(), |sum, counters| sum.plus(counters.hits.get()))
     }

@@ -109,7 +109,6 @@ impl Default for MaxDynamicNames {
 
 impl Stats {
     /// Callers may create up to `max_dynamic_names` names of rules, from values that are part of a name.
-    #[must_use]
     pub fn new(max_dynamic_names: usize) -> Self {
         Self { max_dynamic_names: MaxDynamicNames(max_dynamic_names), ..Self::default() }
     }
@@ -127,7 +126,6 @@ impl Stats {
     }
 
     /// Returns the stats of the rule called `name`, creating them if needed.
-    #[must_use]
     pub fn rule(&self, name: &[Box<str>]) -> Arc<RuleStats> {
         if let Some(known) = self.rules.read().by_name.get(name) {
             return Arc::clone(&known.stats);
@@ -137,7 +135,6 @@ impl Stats {
 
     /// Like [`Stats::rule`], for a name with a caller's values: none if it is too long, or is one too many. The name also
     /// gets the limits of the rule whose stats are `declared`.
-    #[must_use]
     pub fn dynamic_rule(&self, name: &[Box<str>], declared: Option<&RuleStats>) -> Option<Arc<RuleStats>> {
         let length = name.iter().map(|part| part.len()).sum::<usize>();
         {
@@ -169,7 +166,6 @@ impl Stats {
     }
 
     /// Returns the stats of every rule, in no order.
-    #[must_use]
     pub fn rules(&self) -> Vec<Arc<RuleStats>> {
         self.rules.read().by_name.values().map(|known| Arc::clone(&known.stats)).collect()
     }
@@ -202,7 +198,6 @@ impl Stats {
     }
 
     /// Returns the limits of the current rules, also under the names that callers created for them.
-    #[must_use]
     pub fn rule_limits(&self) -> Vec<RuleLimit> {
         let declared = self.rule_limits.load();
         let mut by_name: HashMap<&[Box<str>], Vec<&RuleLimit>, foldhash::fast::RandomState> =
@@ -226,7 +221,6 @@ impl Stats {
     }
 
     /// Returns every requested domain that has no rules, with its number of descriptors, in no order.
-    #[must_use]
     pub fn unknown_domains(&self) -> Vec<(String, u64)> {
         self.unknown_domains
             .get()
@@ -254,7 +248,6 @@ impl Stats {
     }
 
     /// Returns the stats of a method, creating them if needed. Servers keep them, so that a call needs no look-up.
-    #[must_use]
     pub fn method(&self, name: &'static str) -> Arc<MethodStats> {
         let mut methods = self.methods.write();
         if let Some(stats) = methods.get(name) {
@@ -273,7 +266,6 @@ impl Stats {
     }
 
     /// Returns the stats of every method, by name.
-    #[must_use]
     pub fn methods(&self) -> Vec<(&'static str, Arc<MethodStats>)> {
         self.methods.read().iter().map(|(name, stats)| (*name, Arc::clone(stats))).collect()
     }
@@ -285,7 +277,6 @@ impl Stats {
     }
 
     /// Returns the metrics under weir's own names.
-    #[must_use]
     pub fn metrics(&self) -> Vec<Metric> {
         let mut metrics = vec![
             Metric::gauge("weir.build_info", "The running version.", 1)

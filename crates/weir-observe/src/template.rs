@@ -55,7 +55,6 @@ impl Template {
     }
 
     /// Returns whether the text is empty, whatever was matched.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }

@@ -64,7 +64,6 @@ impl RemoteSettings {
     }
 
     /// Returns the store.
-    #[must_use]
     pub const fn store(&self) -> SharedStore {
         match self {
             Self::Redis(_) => SharedStore::REDIS,
@@ -73,13 +72,11 @@ impl RemoteSettings {
     }
 
     /// Returns the files of its TLS, and the settings that name them; none in plain text.
-    #[must_use]
     pub fn tls(&self) -> Option<(&ClientTls, ClientTlsNames)> {
         with_any!(self, settings => settings.tls())
     }
 
     /// Returns the time within which the service must connect to start; none to start without.
-    #[must_use]
     pub const fn connect_within(&self) -> Option<Duration> {
         match self {
             Self::Redis(settings) => settings.connect_within,
@@ -92,7 +89,6 @@ impl RemoteSettings {
 
 impl AnyRemote {
     /// Returns the states of its connections.
-    #[must_use]
     pub fn state(&self) -> ConnectionStates {
         with_any!(self, remote => remote.state())
     }

@@ -113,13 +113,11 @@ impl Default for Bounds {
 
 impl Bounds {
     /// Returns the most open connections of clients that have to authenticate and have not yet: an eighth of all.
-    #[must_use]
     pub fn unauthenticated_connections(&self) -> usize {
         (self.connections / 8).max(1)
     }
 
     /// Returns the most bytes that those connections hold together, beside [`Bounds::buffered`].
-    #[must_use]
     pub const fn unauthenticated_bytes(&self) -> usize {
         self.buffered / 32
     }
@@ -140,12 +138,10 @@ impl RequestBounds {
     }
 
     /// Returns the most bytes that the request in an encoded message of `length` bytes takes while it is decided.
-    #[must_use]
     pub fn weight(&self, length: usize) -> usize {
         self.weight_of(length, self.descriptors)
     }
 
-    #[must_use]
     pub(super) fn weight_of_one(&self, length: usize) -> usize {
         self.weight_of(length, 1)
     }
@@ -161,7 +157,6 @@ impl RequestBounds {
 
 impl TooLarge {
     /// Returns the bound.
-    #[must_use]
     pub const fn bound(self) -> Bound {
         match self {
             Self::Descriptors(_) => Bound::Descriptors,
@@ -179,7 +174,6 @@ impl Exceeded {
     }
 
     /// Returns how often `bound` was reached.
-    #[must_use]
     pub fn get(&self, bound: Bound) -> u64 {
         self.0[bound as usize].get()
     }

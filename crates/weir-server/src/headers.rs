@@ -50,7 +50,6 @@ pub struct HeaderNames {
 
 impl ResponseHeaders {
     /// Renders the headers for `verdict`. Allocates nothing if there are no styles.
-    #[must_use]
     pub fn render(&self, verdict: &Verdict<'_>) -> Vec<Header<'_>> {
         self.styles.iter().flat_map(|style| style.render(verdict)).collect()
     }
@@ -71,7 +70,6 @@ impl Default for HeaderNames {
 
 impl HeaderNames {
     /// `x-ratelimit-limit`, `x-ratelimit-remaining` and `x-ratelimit-reset`.
-    #[must_use]
     pub fn x_ratelimit() -> Self {
         Self {
             limit: "x-ratelimit-limit".into(),

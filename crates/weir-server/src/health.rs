@@ -34,7 +34,6 @@ impl Default for Health {
 
 impl Health {
     /// Returns a healthy state. Parts that are not ready call [`Health::fail`] before the servers accept connections.
-    #[must_use]
     pub fn new() -> Self {
         Self { reasons: Arc::default(), healthy: Arc::new(watch::Sender::new(true)) }
     }
@@ -57,19 +56,16 @@ impl Health {
     }
 
     /// Returns whether there is no reason to be unhealthy.
-    #[must_use]
     pub fn is_healthy(&self) -> bool {
         *self.healthy.borrow()
     }
 
     /// Returns why the process is unhealthy; empty if it is healthy.
-    #[must_use]
     pub fn reasons(&self) -> Vec<Reason> {
         self.reasons.lock().iter().copied().collect()
     }
 
     /// Returns a receiver that follows [`Health::is_healthy`].
-    #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<bool> {
         self.healthy.subscribe()
     }

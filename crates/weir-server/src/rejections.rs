@@ -26,7 +26,6 @@ pub struct RejectionLogger {
 
 impl RejectionLogger {
     /// Returns a log of all rejections that are reported, or of samples.
-    #[must_use]
     pub const fn new(values: bool, is_sampled: bool) -> Self {
         let most = if is_sampled { MOST_SAMPLES } else { u64::MAX };
         Self { values, most, minute: AtomicU64::new(0) }

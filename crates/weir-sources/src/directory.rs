@@ -50,7 +50,6 @@ pub struct DirectorySource {
 
 impl DirectorySource {
     /// Watches `path` from now on. It is a file if it is one now, else a directory, which need not exist yet.
-    #[must_use]
     pub fn new(path: &Path, options: Options) -> Self {
         let (path, is_file) = (path.to_owned(), path.is_file());
         let watch = if is_file { Watch::files(std::slice::from_ref(&path)) } else { Watch::new(&path) };

@@ -84,13 +84,11 @@ struct FilesSnapshot {
 impl Watch {
     /// Watches `dir`, which need not exist yet. Call it before the first load: every later change is reported. If the
     /// system grants no watch, a poll finds changes within five seconds.
-    #[must_use]
     pub fn new(dir: &Path) -> Self {
         Self::start(WatchedPaths::Dir(absolute(dir)))
     }
 
     /// Like [`Watch::new`], for `files` and the links to them. May report changes of other files in their directories.
-    #[must_use]
     pub fn files(files: &[PathBuf]) -> Self {
         Self::start(WatchedPaths::Files(files.iter().map(|file| absolute(file)).collect()))
     }

@@ -62,7 +62,6 @@ impl Reading {
     }
 
     /// Returns the nanoseconds by which the clock was set since `earlier`, negative if back; none below [`STEP`].
-    #[must_use]
     pub fn step_since(&self, earlier: &Self) -> Option<i64> {
         let ahead =
             |reading: &Self| i128::from(reading.now.as_nanos()) - i128::from(reading.uptime.as_nanos());
@@ -81,7 +80,6 @@ impl Clock for SystemClock {
 
 impl ManualClock {
     /// Creates a clock whose time is `now`.
-    #[must_use]
     pub const fn at(now: Timestamp) -> Self {
         Self { nanos: AtomicU64::new(now.as_nanos()), passed: AtomicU64::new(0) }
     }

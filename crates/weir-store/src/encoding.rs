@@ -97,7 +97,6 @@ pub fn decode(tier: &Tier, at: Timestamp, text: &str) -> Result<(CounterState, u
 
 /// Encodes a state, with its `writer` unless it is a fixed window. Rounding never admits more: instants go up to the
 /// next microsecond, tokens to the next number with 53 significant bits.
-#[must_use]
 pub fn encode(state: &CounterState, writer: u64) -> String {
     match state {
         CounterState::FixedWindow(_) => state.used().0.to_string(),
@@ -166,13 +165,11 @@ pub fn decode_bucket(text: &str) -> Result<CounterState, DecodeError> {
 }
 
 /// A window with `used` hits at `at`.
-#[must_use]
 pub fn window(tier: &Tier, at: Timestamp, used: u64) -> CounterState {
     CounterState::FixedWindow(FixedWindow::new(at.window_end(tier.period), Hits(used)))
 }
 
 /// An instant in microseconds since the epoch.
-#[must_use]
 pub const fn timestamp(micros: u64) -> Timestamp {
     Timestamp::from_nanos(micros.saturating_mul(1_000))
 }

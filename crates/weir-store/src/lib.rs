@@ -46,7 +46,6 @@ pub type Decisions = SmallVec<[Decision; 2]>;
 const FEW_CHECKS: usize = 16;
 
 /// Whether several of `checks` are about one counter.
-#[must_use]
 pub fn has_repeated(checks: &[LimitCheck<'_>]) -> bool {
     let is_again =
         |(i, check): (usize, &LimitCheck<'_>)| checks[..i].iter().any(|other| other.key == check.key);

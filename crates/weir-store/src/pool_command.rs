@@ -114,7 +114,6 @@ pub struct Leased {
 
 impl PoolMember {
     /// Returns the member `name` of a pool that is shared in this way.
-    #[must_use]
     pub fn new(name: &str, sharing: &Sharing) -> Self {
         Self { name: name.into(), is_named: name == OTHER || sharing.weights.contains_key(name) }
     }

@@ -149,7 +149,6 @@ pub struct PoolSlot<P> {
 
 impl<P: Pooled + Send + 'static> Pools<P> {
     /// A table of about `max_counters` counters.
-    #[must_use]
     pub fn new(max_counters: usize, runner: JobRunner) -> Self {
         Self {
             tables: (0..TABLES).map(|_| Mutex::default()).collect(),
@@ -445,13 +444,11 @@ fn index(key: CounterKey) -> usize {
 }
 
 /// Returns the hits that a pool counts, which counts no more.
-#[must_use]
 pub fn clamped(hits: Hits) -> u32 {
     u32::try_from(hits.0).unwrap_or(u32::MAX)
 }
 
 /// The decision about `hits` that a pool has made.
-#[must_use]
 pub fn decision_of(decided: PoolDecision, hits: Hits) -> Decision {
     let PoolDecision { is_admitted, share, before, remaining, reset } = decided;
     Decision {
@@ -466,7 +463,6 @@ pub fn decision_of(decided: PoolDecision, hits: Hits) -> Decision {
 }
 
 /// Returns the one of both decisions that is reported: the rejection with the longer wait, or the one with less left.
-#[must_use]
 pub fn combined(own: Decision, beside: Option<Decision>) -> Decision {
     let Some(beside) = beside else { return own };
     let beside = Decision { tier: beside.tier + 1, ..beside };

@@ -235,7 +235,6 @@ pub struct Reply {
 impl Reply {
     /// `now`, or the nearest instant in the windows that counted the command. The reply's time may be that of a call
     /// during which a window ended, and another clock, up to `MAX_AHEAD` ahead, may have begun one.
-    #[must_use]
     pub fn instant(&self, tiers: &[Tier], now: Timestamp) -> Timestamp {
         tiers.iter().zip(&self.counters).fold(now, |at, (tier, state)| match state {
             CounterState::FixedWindow(window) => {
@@ -273,7 +272,6 @@ pub enum RemoteError {
 
 impl TierSet {
     /// Returns whether tier `i` is among them.
-    #[must_use]
     pub const fn contains(self, i: usize) -> bool {
         i < 32 && self.0 >> i & 1 == 1
     }
@@ -286,19 +284,16 @@ impl TierSet {
     }
 
     /// Returns those that are also among `others`.
-    #[must_use]
     pub const fn and(self, others: Self) -> Self {
         Self(self.0 & others.0)
     }
 
     /// Returns those, and `others`.
-    #[must_use]
     pub const fn or(self, others: Self) -> Self {
         Self(self.0 | others.0)
     }
 
     /// Returns whether there are none.
-    #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -316,7 +311,6 @@ impl From<usize> for Members {
 
 impl Command {
     /// Returns the instant whose fixed windows the command is about.
-    #[must_use]
     pub fn counted_at(&self) -> Timestamp {
         self.exchange.counted_at(self.at)
     }
@@ -332,19 +326,16 @@ impl Exchange {
     pub const MAX_RUNS: usize = 64;
 
     /// Creates one that only reads.
-    #[must_use]
     pub fn read() -> Self {
         Self::of_try(0, OverLimitPolicy::Ignore)
     }
 
     /// Creates one that only reports.
-    #[must_use]
     pub fn of_report(report: Report) -> Self {
         Self { reports: smallvec![report], ..Self::default() }
     }
 
     /// Creates one of a try of `hits`, which count under [`OverLimitPolicy::Count`] even if they are rejected.
-    #[must_use]
     pub fn of_try(hits: u64, policy: OverLimitPolicy) -> Self {
         let counts_rejected = policy == OverLimitPolicy::Count;
         let run = Run { direction: Direction::Take, hits, tries: 1, counts_rejected };
@@ -352,25 +343,21 @@ impl Exchange {
     }
 
     /// Creates one that only leases hits.
-    #[must_use]
     pub fn of_lease(lease: LeaseRequest) -> Self {
         Self { lease: Some(lease), ..Self::default() }
     }
 
     /// Returns whether it decides something, so that it is about the open windows.
-    #[must_use]
     pub fn decides(&self) -> bool {
         !self.runs.is_empty() || self.lease.is_some()
     }
 
     /// Returns the hits of all tries that take some.
-    #[must_use]
     pub fn tried(&self) -> u64 {
         self.hits_in(Direction::Take)
     }
 
     /// Returns the hits of all tries that give some back.
-    #[must_use]
     pub fn given_back(&self) -> u64 {
         self.hits_in(Direction::GiveBack)
     }
@@ -381,14 +368,12 @@ impl Exchange {
     }
 
     /// Returns the instant whose windows it is about: `at` if it decides something, or the instant of the last report.
-    #[must_use]
     pub fn counted_at(&self, at: Timestamp) -> Timestamp {
         self.reports.last().filter(|_| !self.decides()).map_or(at, |last| last.at)
     }
 
     /// Decides the runs, and then `least` hits, in a single window that has counted `used` hits of at most `limit`.
     /// Returns the tries that are taken of each run, whether the hits are taken, and the hits that are counted then.
-    #[must_use]
     pub fn decide_in_window(&self, used: u64, limit: u64, least: u64) -> (SmallVec<[u32; 1]>, bool, u64) {
         let before = used;
         let (mut used, mut rejects) = (used, false);
@@ -416,14 +401,12 @@ impl Exchange {
 
 impl Run {
     /// Returns how many of the tries fit in the `room` that is left.
-    #[must_use]
     pub fn fit(&self, room: u64) -> u32 {
         let fit = room.checked_div(self.hits).unwrap_or(u64::MAX);
         u32::try_from(fit.min(self.tries.into())).unwrap_or(self.tries)
     }
 
     /// Returns the hits of all tries.
-    #[must_use]
     pub const fn all_hits(&self) -> u64 {
         self.hits.saturating_mul(self.tries as u64)
     }
@@ -433,13 +416,11 @@ impl Run {
 
 impl Report {
     /// Creates a report of `hits` at `at`: admitted, or given back if they are negative.
-    #[must_use]
     pub fn of(at: Timestamp, hits: i64) -> Self {
         Self { at, change: CountChange::of(hits), ..Self::default() }
     }
 
     /// Creates a report that gives back `hits` that were granted at `at` for use until `until`.
-    #[must_use]
     pub fn unused(at: Timestamp, hits: u64, until: Timestamp) -> Self {
         Self { at, unused: Some(UnusedHits { hits, until }), ..Self::default() }
     }
@@ -449,7 +430,6 @@ impl Report {
 
 impl RemoteError {
     /// Returns whether the command was definitely not carried out, so that it may be sent again.
-    #[must_use]
     pub const fn is_definitely_not_applied(&self) -> bool {
         matches!(self, Self::Rejected(_) | Self::NotSent(_))
     }

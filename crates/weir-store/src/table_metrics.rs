@@ -27,7 +27,6 @@ pub enum HitsOfEvicted {
 
 impl TableMetrics<'_> {
     /// The metrics.
-    #[must_use]
     pub fn metrics(&self) -> Vec<Metric> {
         let gauge = |name, help, value| Metric::gauge(name, help, value as u64).label("table", self.table);
         let mut metrics = vec![

@@ -21,7 +21,6 @@ pub struct Target {
 
 impl Target {
     /// Returns that of `check`; `sha256` shortens a long path.
-    #[must_use]
     pub fn of(check: &LimitCheck<'_>, sha256: Sha256) -> Self {
         let (path, over_limit_policy) = (path_of(check), check.over_limit_policy());
         let path = match over_limit_policy {
@@ -33,7 +32,6 @@ impl Target {
     }
 
     /// Returns whether they have a counter in common in the store.
-    #[must_use]
     pub fn shares_counters(&self, other: &Self) -> bool {
         let is_of_other = |tier: &Tier| other.tiers.iter().any(|its| its.shares_counter(tier));
         let have_own_keys = self.counts_rejected() || other.counts_rejected();
@@ -41,13 +39,11 @@ impl Target {
     }
 
     /// Returns whether it is that of `check`, which must have the same key.
-    #[must_use]
     pub fn is_of(&self, check: &LimitCheck<'_>) -> bool {
         *self.tiers == *check.tiers() && self.over_limit_policy == check.over_limit_policy()
     }
 
     /// Whether rejected hits count.
-    #[must_use]
     pub fn counts_rejected(&self) -> bool {
         self.over_limit_policy == OverLimitPolicy::Count
     }

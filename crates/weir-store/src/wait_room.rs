@@ -77,7 +77,6 @@ impl WaitRoom {
     }
 
     /// Returns the number of callers that wait or have an answer to collect.
-    #[must_use]
     pub fn waiters(&self) -> usize {
         self.waiters.load(Ordering::Relaxed)
     }

@@ -64,7 +64,6 @@ pub fn wake_all(woken: &mut Wakeups) {
 
 impl Wakeup {
     /// Must be called by the thread that polls the task.
-    #[must_use]
     pub fn of(context: &Context<'_>) -> Self {
         Self { waker: context.waker().clone(), thread: OWN.with(|own| own.get().cloned()) }
     }

@@ -1,11 +1,8 @@
 //! Fixtures of tests that run processes: weir itself, servers, authorities, proxies.
 
 #![allow(
-    missing_docs,
     clippy::missing_panics_doc,
-    clippy::must_use_candidate,
     clippy::new_without_default,
-    clippy::return_self_not_must_use,
     reason = "a test reads the code, and a fixture panics if the test cannot go on"
 )]
 

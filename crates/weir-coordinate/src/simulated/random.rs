@@ -8,13 +8,11 @@ pub struct Random(u64);
 
 impl Random {
     /// Returns a generator; the same `seed` gives the same numbers.
-    #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
     /// Returns an independent generator, for a part of a simulation that must not affect the numbers of other parts.
-    #[must_use]
     pub const fn fork(&mut self) -> Self {
         Self(self.next())
     }

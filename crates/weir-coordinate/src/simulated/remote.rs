@@ -95,13 +95,11 @@ enum CallReply {
 
 impl SimulatedStore {
     /// Returns an empty store that follows `clock`. All random numbers come from `seed`.
-    #[must_use]
     pub fn new(clock: SimulatedClock, seed: u64) -> Self {
         Self::with_capabilities(clock, seed, Capabilities::All)
     }
 
     /// Returns an empty store that supports only `capabilities`.
-    #[must_use]
     pub fn with_capabilities(clock: SimulatedClock, seed: u64, capabilities: Capabilities) -> Self {
         Self(Arc::new(SimulatedStoreState {
             clock,
@@ -114,7 +112,6 @@ impl SimulatedStore {
     }
 
     /// Returns a handle for another instance. Must be called within a tokio runtime.
-    #[must_use]
     pub fn connect(&self, network: Network) -> SimulatedRemote {
         let (sender, messages) = mpsc::unbounded_channel();
         let connection = Arc::new(SimulatedConnection {
@@ -136,13 +133,11 @@ impl SimulatedStore {
     }
 
     /// Returns its condition.
-    #[must_use]
     pub fn condition(&self) -> Condition {
         *self.0.condition.borrow()
     }
 
     /// Returns its clock, whose offset may be changed.
-    #[must_use]
     pub fn clock(&self) -> &SimulatedClock {
         &self.0.clock
     }
@@ -159,20 +154,17 @@ impl SimulatedStore {
     }
 
     /// Loses [recorded](Self::keep_writes) writes of the last `lost`. Returns their hits, which may be taken again.
-    #[must_use]
     pub fn fail_over(&self, lost: Period) -> u64 {
         let now = self.0.clock.now();
         self.0.server.lock().fail_over(lost, now)
     }
 
     /// Returns the hits that the first tier of `target` counts in the window of `at`.
-    #[must_use]
     pub fn used(&self, target: &Target, at: Timestamp) -> u64 {
         self.0.server.lock().used(target, at)
     }
 
     /// Carries out `command` now, without the network.
-    #[must_use]
     pub fn execute(&self, command: &Command) -> Reply {
         let now = self.0.clock.now();
         self.0.server.lock().execute(command, now)
@@ -268,25 +260,21 @@ impl SimulatedRemote {
     }
 
     /// Returns its store.
-    #[must_use]
     pub const fn store(&self) -> &SimulatedStore {
         &self.store
     }
 
     /// Returns the number of calls so far, without heartbeats.
-    #[must_use]
     pub fn calls(&self) -> u64 {
         self.connection.calls.load(Ordering::Relaxed)
     }
 
     /// Returns the number of commands so far.
-    #[must_use]
     pub fn commands(&self) -> u64 {
         self.connection.commands.load(Ordering::Relaxed)
     }
 
     /// Returns the number of heartbeats so far.
-    #[must_use]
     pub fn heartbeats(&self) -> u64 {
         self.connection.heartbeats.load(Ordering::Relaxed)
     }

@@ -190,7 +190,6 @@ impl SimulatedServer {
     }
 
     /// Returns the hits that the first tier of `target` counts in the window of `now`.
-    #[must_use]
     pub fn used(&self, target: &Target, now: Timestamp) -> u64 {
         let counter = keys(target, now).next().and_then(|key| self.counters.get(&key));
         counter.map_or(0, |counter| counter.state.probe(&target.tiers[0], now, Hits(0)).used.0)

@@ -117,7 +117,6 @@ pub(super) fn units(duration: Duration, unit: f64) -> f64 {
 
 impl Family {
     /// Returns a family whose unit is the one that its name ends in.
-    #[must_use]
     pub fn new(
         kind: Kind,
         name: impl Into<String>,
@@ -140,13 +139,11 @@ fn unit(name: &str) -> &'static str {
 
 impl Series {
     /// Returns a series with a count.
-    #[must_use]
     pub fn int(labels: &Arc<Labels>, value: u64) -> Self {
         Self { labels: Arc::clone(labels), value: Value::Int(value) }
     }
 
     /// Returns a series with a number that may have a fraction.
-    #[must_use]
     pub fn double(labels: &Arc<Labels>, value: f64) -> Self {
         Self { labels: Arc::clone(labels), value: Value::Double(value) }
     }
@@ -163,7 +160,6 @@ impl Series {
 
 impl Labels {
     /// Returns the labels `pairs`. Characters that could act on a terminal are spelled out.
-    #[must_use]
     pub fn new<N, V>(pairs: impl IntoIterator<Item = (N, V)>) -> Arc<Self>
     where
         N: Into<Cow<'static, str>>,
@@ -192,13 +188,11 @@ impl Labels {
     }
 
     /// Returns each name with its value.
-    #[must_use]
     pub fn pairs(&self) -> &[(Cow<'static, str>, String)] {
         &self.pairs
     }
 
     /// Returns `name="value",…`, escaped.
-    #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }

@@ -96,7 +96,6 @@ impl RequestSpan {
     }
 
     /// Returns the record for the limiter.
-    #[must_use]
     pub fn record(&self) -> &DecisionRecord {
         &self.record
     }

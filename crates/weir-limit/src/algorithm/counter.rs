@@ -99,7 +99,6 @@ fn window_of_one(is_there: bool, hits: u16, opened: Timestamp, last: Timestamp) 
 
 impl CounterState {
     /// Returns the state of an unused counter.
-    #[must_use]
     pub fn unused(tier: &Tier, now: Timestamp) -> Self {
         match tier.algorithm {
             Algorithm::FixedWindow => Self::FixedWindow(AlgorithmState::unused(tier, now)),
@@ -111,7 +110,6 @@ impl CounterState {
     }
 
     /// Returns whether it is a state under `algorithm`.
-    #[must_use]
     pub const fn is_of(&self, algorithm: Algorithm) -> bool {
         match algorithm {
             Algorithm::FixedWindow => matches!(self, Self::FixedWindow(_)),
@@ -122,13 +120,11 @@ impl CounterState {
 
     /// Calls [`AlgorithmState::probe`].
     #[inline]
-    #[must_use]
     pub fn probe(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Probe {
         on_state!(self, state => state.probe(tier, now, hits))
     }
 
     /// Returns whether it is no different from an unused counter at `now`.
-    #[must_use]
     pub fn is_unused(&self, tier: &Tier, now: Timestamp) -> bool {
         match self {
             Self::TokenBucket(bucket, _) => bucket.is_idle(tier, now),
@@ -203,7 +199,6 @@ impl CounterState {
     }
 
     /// Returns whether both count the same hits: when a bucket is idle depends on its limit, too.
-    #[must_use]
     pub fn counts_as(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::TokenBucket(bucket, _), Self::TokenBucket(other, _)) => bucket == other,
@@ -222,19 +217,16 @@ impl CounterState {
     }
 
     /// Calls [`AlgorithmState::availability`].
-    #[must_use]
     pub fn availability(&self, tier: &Tier, now: Timestamp) -> Availability {
         on_state!(self, state => state.availability(tier, now))
     }
 
     /// Calls [`AlgorithmState::wait`].
-    #[must_use]
     pub fn wait(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Period {
         on_state!(self, state => state.wait(tier, now, hits))
     }
 
     /// Calls [`AlgorithmState::used`].
-    #[must_use]
     pub fn used(&self) -> Hits {
         match self {
             Self::Steps(bucket, ..) => Hits(bucket.taken()),
@@ -245,7 +237,6 @@ impl CounterState {
     }
 
     /// Returns the instant from which it equals an unused one; for a bucket, by the limit at its last change.
-    #[must_use]
     pub fn idle_at(&self) -> Timestamp {
         match self {
             Self::FixedWindow(window) => window.end(),
@@ -259,14 +250,12 @@ impl CounterState {
     }
 
     /// Creates a state from `window`, for a store that keeps states in another format.
-    #[must_use]
     pub fn from_sliding_window(window: SlidingWindow, tier: &Tier) -> Self {
         let idle_at = window.idle_at(tier);
         Self::restored_window(window, idle_at)
     }
 
     /// Creates a state from a `window` and its [`CounterState::idle_at`], which a store keeps without the tier.
-    #[must_use]
     pub fn restored_window(window: SlidingWindow, idle_at: Timestamp) -> Self {
         let idle_at = IdleAt::of(idle_at);
         Self::with_one_span(&window, idle_at)
@@ -274,13 +263,11 @@ impl CounterState {
     }
 
     /// Creates a state from a `bucket` and its [`CounterState::idle_at`], which a store keeps without the tier.
-    #[must_use]
     pub fn restored_bucket(bucket: TokenBucket, idle_at: Timestamp) -> Self {
         Self::TokenBucket(bucket, IdleAt::of(idle_at))
     }
 
     /// Creates a state from `bucket`, the start of its `session`, and whether it was used with callers' times.
-    #[must_use]
     pub fn restored_steps(
         bucket: StepBucket,
         session: Option<u64>,
@@ -295,7 +282,6 @@ impl CounterState {
     }
 
     /// Returns the sliding window that it is the state of; none under other algorithms.
-    #[must_use]
     pub fn sliding_window(&self) -> Option<Cow<'_, SlidingWindow>> {
         match self {
             Self::SlidingWindow(window, _) => Some(Cow::Borrowed(&**window)),
@@ -340,7 +326,6 @@ impl CounterState {
     }
 
     /// Creates a state from `bucket`, for a store that keeps states in another format.
-    #[must_use]
     pub fn from_token_bucket(bucket: TokenBucket, tier: &Tier) -> Self {
         Self::restored_bucket(bucket, bucket.idle_at(tier))
     }
@@ -350,14 +335,12 @@ impl CounterState {
 
 impl IdleAt {
     /// Returns the first whole second from `instant` on, at most the year 2106.
-    #[must_use]
     pub fn of(instant: Timestamp) -> Self {
         let seconds = instant.as_nanos().div_ceil(NANOS_PER_SECOND);
         Self(u32::try_from(seconds).unwrap_or(u32::MAX))
     }
 
     /// Returns the instant, in whole seconds.
-    #[must_use]
     pub fn instant(self) -> Timestamp {
         Timestamp::from_secs(self.0.into())
     }

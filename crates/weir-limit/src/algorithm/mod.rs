@@ -50,7 +50,6 @@ pub enum AlgorithmKind {
 
 impl Algorithm {
     /// Returns the algorithm without its parameters.
-    #[must_use]
     pub const fn kind(self) -> AlgorithmKind {
         match self {
             Self::FixedWindow => AlgorithmKind::FixedWindow,
@@ -60,7 +59,6 @@ impl Algorithm {
     }
 
     /// Returns the same algorithm with these parameters, if it has any.
-    #[must_use]
     pub const fn with_bucket(self, bucket: Bucket) -> Self {
         match self {
             Self::FixedWindow | Self::SlidingWindow => self,
@@ -73,7 +71,6 @@ impl Algorithm {
 
 impl Tier {
     /// Returns the parameters of a bucket; for other algorithms, a bucket whose burst is the limit.
-    #[must_use]
     pub const fn bucket(&self) -> Bucket {
         match self.algorithm {
             Algorithm::TokenBucket(bucket) => bucket,
@@ -104,7 +101,6 @@ impl AlgorithmKind {
     pub const NAMES: &'static str = "fixed_window, sliding_window or token_bucket";
 
     /// Returns the name in rules and on pages.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::FixedWindow => "fixed_window",
@@ -114,7 +110,6 @@ impl AlgorithmKind {
     }
 
     /// Returns what it admits, in a few words.
-    #[must_use]
     pub const fn summary(self) -> &'static str {
         match self {
             Self::FixedWindow => "At most the limit in each window",
@@ -124,7 +119,6 @@ impl AlgorithmKind {
     }
 
     /// Returns the letter in the keys of stores and to Redis' script.
-    #[must_use]
     pub const fn letter(self) -> char {
         match self {
             Self::FixedWindow => 'f',
@@ -134,20 +128,17 @@ impl AlgorithmKind {
     }
 
     /// Returns whether the hits of aligned windows are separate counters, and a window's end frees all of them at once.
-    #[must_use]
     pub const fn has_windows(self) -> bool {
         matches!(self, Self::FixedWindow)
     }
 
     /// Returns whether hits come back gradually, whenever they were taken. Otherwise each counts for a time.
-    #[must_use]
     pub const fn refills(self) -> bool {
         matches!(self, Self::TokenBucket)
     }
 
     /// Returns the algorithm with the parameters that a limit of `requests` has by default. A bucket that nothing refills
     /// is a window: both reject everything.
-    #[must_use]
     pub const fn for_limit(self, requests: u32) -> Algorithm {
         match self {
             Self::TokenBucket if requests > 0 => Algorithm::TokenBucket(Bucket::of(requests)),
@@ -157,7 +148,6 @@ impl AlgorithmKind {
     }
 
     /// Returns the algorithm with this name.
-    #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }

@@ -63,7 +63,6 @@ const DEBT: u64 = 1 << 63;
 
 impl Bucket {
     /// Creates the parameters of a bucket that is refilled evenly, and not strict.
-    #[must_use]
     pub const fn of(burst: u32) -> Self {
         Self { burst, refill: Refill::Continuous, strict: false }
     }
@@ -73,7 +72,6 @@ impl Bucket {
 
 impl TokenBucket {
     /// Creates a bucket; `taken` is in units of 2^-31 tokens, less than 2^63, and `in_debt` if it exceeds the burst.
-    #[must_use]
     pub const fn new(as_of: Timestamp, taken: u64, in_debt: bool) -> Self {
         let taken = if taken < DEBT { taken } else { DEBT - 1 };
         Self { as_of, taken_and_debt: if in_debt { taken | DEBT } else { taken } }
@@ -84,19 +82,16 @@ impl TokenBucket {
     }
 
     /// Returns the instant of [`TokenBucket::taken`]; with steps, the instant of the last step.
-    #[must_use]
     pub const fn as_of(self) -> Timestamp {
         self.as_of
     }
 
     /// Returns the tokens that the bucket lacks at [`TokenBucket::as_of`], in units of 2^-31 tokens.
-    #[must_use]
     pub const fn taken(self) -> u64 {
         self.taken_and_debt & !DEBT
     }
 
     /// Returns whether hits that were admitted elsewhere exceed the burst.
-    #[must_use]
     pub const fn is_in_debt(self) -> bool {
         self.taken_and_debt & DEBT != 0
     }

@@ -127,7 +127,6 @@ struct Held {
 
 impl Estimate {
     /// Returns whether it is about counters of `tiers`.
-    #[must_use]
     pub fn is_of(&self, tiers: &[Tier]) -> bool {
         tiers.len() == self.counters.len()
             && self.part.as_ref().is_none_or(|part| part.len() == tiers.len())
@@ -139,7 +138,6 @@ impl Estimate {
 
 impl AskingLine {
     /// Creates an empty line of an instance that asks alone. Callers [can wait](super::can_wait) for its `tiers`.
-    #[must_use]
     pub fn new(tiers: SharedTiers) -> Self {
         Self {
             tiers,
@@ -167,19 +165,16 @@ impl AskingLine {
     }
 
     /// Returns its tiers.
-    #[must_use]
     pub const fn tiers(&self) -> &SharedTiers {
         &self.tiers
     }
 
     /// Returns the number of callers that wait.
-    #[must_use]
     pub const fn waiting(&self) -> usize {
         self.waiters.waiting()
     }
 
     /// Returns whether nobody waits or has an answer to collect, no reply is awaited, and nothing is to be given back.
-    #[must_use]
     pub fn is_unused(&self) -> bool {
         self.waiters.is_unused() && self.asked_at.is_none() && self.unused.is_empty()
     }
@@ -300,7 +295,6 @@ impl AskingLine {
     }
 
     /// Returns when the next [turn](AskingLine::turn) is due. None while nothing has to be done.
-    #[must_use]
     pub fn timer(&mut self) -> Option<Timestamp> {
         if self.waiting() == 0 {
             return None;
@@ -475,7 +469,6 @@ impl AskingLine {
 }
 
 /// What the store gets back of unused `hits`, by its clock: of a bucket, what has not flowed in since.
-#[must_use]
 pub fn unused(tiers: &[Tier], taken_at: Timestamp, hits: Hits, now: Timestamp) -> Option<Unused> {
     let since = now.since(taken_at);
     let flowed = tiers.iter().filter(|tier| tier.refills()).map(|tier| {

@@ -31,7 +31,6 @@ pub enum BucketReply {
 
 impl BucketRequest {
     /// Returns whether it asks for tokens.
-    #[must_use]
     pub const fn takes(&self) -> bool {
         match self {
             Self::Step(step) => step.take > 0,
@@ -40,7 +39,6 @@ impl BucketRequest {
     }
 
     /// Returns whether it may change the bucket: it takes tokens, or gives some back.
-    #[must_use]
     pub const fn changes(&self) -> bool {
         match self {
             Self::Step(step) => step.take > 0,
@@ -49,7 +47,6 @@ impl BucketRequest {
     }
 
     /// Returns the reply that rejects it without knowing the bucket, which may be asked again after `retry_after`.
-    #[must_use]
     pub fn rejection(&self, retry_after: Period, now: Timestamp) -> BucketReply {
         match self {
             Self::Step(step) => BucketReply::Step(StepReply {
@@ -70,7 +67,6 @@ impl BucketRequest {
 
 impl BucketReply {
     /// Returns whether it admits `request`.
-    #[must_use]
     pub const fn admits(&self, request: &BucketRequest) -> bool {
         match (self, request) {
             (Self::Step(reply), BucketRequest::Step(step)) => reply.tokens >= step.take,
@@ -80,7 +76,6 @@ impl BucketReply {
     }
 
     /// Returns it as one that admits `request`.
-    #[must_use]
     pub fn admitting(self, request: &BucketRequest) -> Self {
         match (self, request) {
             (Self::Step(reply), BucketRequest::Step(step)) => {

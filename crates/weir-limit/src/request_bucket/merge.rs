@@ -12,7 +12,6 @@ use crate::{
 
 /// Adds the tokens taken from `local`, which began full, to `stored`. States of different kinds give `stored`. What has
 /// flowed into `local` has flowed into both, so that the sum may have as many tokens more than one state.
-#[must_use]
 pub fn merge_buckets(stored: CounterState, local: &CounterState, kind: &BucketKind) -> CounterState {
     match (&stored, local) {
         (CounterState::Paced(bucket, token), CounterState::Paced(own, own_token)) => {

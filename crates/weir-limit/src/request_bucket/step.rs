@@ -48,19 +48,16 @@ pub struct StepBucket {
 
 impl StepBucket {
     /// Creates a bucket that lacked `taken` tokens at its last step, `stepped_at` in milliseconds since the epoch.
-    #[must_use]
     pub const fn new(taken: u64, stepped_at: u64) -> Self {
         Self { taken, stepped_at }
     }
 
     /// Returns the tokens that it lacked at the last step, less those that were taken since.
-    #[must_use]
     pub const fn taken(self) -> u64 {
         self.taken
     }
 
     /// Returns the time of the last step, in milliseconds since the epoch.
-    #[must_use]
     pub const fn stepped_at(self) -> u64 {
         self.stepped_at
     }

@@ -70,7 +70,6 @@ impl ComputationId {
 
 impl Computation {
     /// Computes the shares. This takes some thousand instructions for each member.
-    #[must_use]
     pub fn run(&self) -> Shares {
         let rule = PoolRule { capacity: self.capacity, cycle: self.cycle, sharing: &self.sharing };
         Shares { id: Some(self.id), ..compute(&rule, self.position, &self.members) }

@@ -61,7 +61,6 @@ impl Claim<'_> {
 impl Division {
     /// Returns the share of each of `claims`, in their order, for the next cycle. The sum is the capacity, or the sum
     /// of all maximums if that is less. [`Claim::granted`] has no effect.
-    #[must_use]
     pub fn shares(&self, claims: &[Claim<'_>]) -> Vec<u32> {
         let exact = match self.borrow {
             _ if claims.is_empty() => return Vec::new(),
@@ -75,7 +74,6 @@ impl Division {
     /// Returns what each member may have by the end of a cycle in which it asks for [`Claim::demand`] in all. Nobody
     /// gets less than it was [granted](Claim::granted); members above their default lose first. If all demands fit,
     /// they are the sum, and the rest belongs to nobody unless `spread` is set.
-    #[must_use]
     pub fn allowances(&self, claims: &[Claim<'_>], spread: bool) -> Vec<u32> {
         if claims.is_empty() {
             return Vec::new();
@@ -115,7 +113,6 @@ impl Division {
     }
 
     /// Returns the default of each of `claims`, rounded up, but at most its maximum.
-    #[must_use]
     pub fn default_shares(&self, claims: &[Claim<'_>]) -> Vec<u32> {
         let Fractions { numerators, denominator } = self.defaults(claims);
         let up = |default: &u128| u32::try_from(default.div_ceil(denominator)).unwrap_or(u32::MAX);

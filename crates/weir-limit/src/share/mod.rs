@@ -113,14 +113,12 @@ impl Default for Sharing {
 
 impl Sharing {
     /// Returns the most members that are not named, with [`OTHER`]. All members together are [`MAX_MEMBERS`] at most.
-    #[must_use]
     pub fn places(&self) -> u32 {
         let named = u32::try_from(self.weights.len()).unwrap_or(u32::MAX);
         self.max_members.min(MAX_MEMBERS.saturating_sub(named))
     }
 
     /// Returns the weight of the member `name`.
-    #[must_use]
     pub fn weight(&self, name: &str) -> u32 {
         self.weights.get(name).copied().unwrap_or(1)
     }

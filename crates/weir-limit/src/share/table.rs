@@ -79,7 +79,6 @@ impl Pool {
     }
 
     /// Returns what the store is told of the member `name`, which becomes one if there is a place for it.
-    #[must_use]
     pub fn terms(&mut self, rule: &PoolRule<'_>, name: &str) -> Terms {
         let (capacity, sharing) = (rule.capacity, rule.sharing);
         let place = self.place_for(rule, name);
@@ -94,7 +93,6 @@ impl Pool {
     }
 
     /// Returns what all members, and the one of this `name`, were granted in this cycle.
-    #[must_use]
     pub fn account(&self, name: &str) -> Account {
         let granted = self.members.get(name).map_or(0, |member| member.granted);
         Account { total: self.granted, granted }
@@ -110,7 +108,6 @@ impl Pool {
     }
 
     /// Returns the hits that are kept for members that have not asked for all of their own part.
-    #[must_use]
     pub const fn kept(&self) -> u64 {
         self.kept
     }

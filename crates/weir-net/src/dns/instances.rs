@@ -68,7 +68,6 @@ impl Default for DnsSettings {
 
 impl DnsInstances {
     /// Looks up nothing yet.
-    #[must_use]
     pub fn new(settings: DnsSettings) -> Self {
         Self { settings, numbers: BTreeMap::new(), next_look_up: Instant::now() }
     }
@@ -93,7 +92,6 @@ impl DnsInstances {
     }
 
     /// The number of instances behind `name`; [`UNKNOWN_INSTANCES`](weir_limit::part::UNKNOWN_INSTANCES) before the first answer.
-    #[must_use]
     pub fn of(&self, name: &str) -> NonZeroU16 {
         self.numbers.get(name).map_or(UNKNOWN_INSTANCES, |number| number.instances)
     }

@@ -70,7 +70,6 @@ impl Validity {
     }
 
     /// Returns the length of this time, in seconds.
-    #[must_use]
     pub const fn lifetime(self) -> u64 {
         self.not_after.saturating_sub(self.not_before)
     }

@@ -73,7 +73,6 @@ const MAX_SHOWN: (usize, usize) = (5, 200);
 
 impl ClientName {
     /// Parses a DNS name, an IP address, or a URI, which has a scheme and `://`.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         match text.split_once("://") {

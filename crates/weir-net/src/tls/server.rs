@@ -41,7 +41,6 @@ pub struct ServerTlsFiles {
 
 impl ServerTls {
     /// Returns the paths of all files.
-    #[must_use]
     pub fn paths(&self) -> Vec<PathBuf> {
         [Some(&self.certificate), Some(&self.key), self.client_ca.as_ref()]
             .into_iter()

@@ -85,7 +85,6 @@ impl MemcachedRemote {
     }
 
     /// Returns the states of its connections.
-    #[must_use]
     pub fn state(&self) -> ConnectionStates {
         self.servers.states()
     }

@@ -46,7 +46,6 @@ pub enum ServerSource {
 
 impl MemcachedSettings {
     /// Returns the settings for `servers`, with defaults for everything else.
-    #[must_use]
     pub fn new(servers: ServerSource) -> Self {
         Self {
             servers,

@@ -101,7 +101,6 @@ impl RedisRemote {
     }
 
     /// Returns the states of its connections.
-    #[must_use]
     pub fn state(&self) -> ConnectionStates {
         let mut state = ConnectionStates { servers: Vec::new(), error: None, one_is_enough: false };
         for pool in [&self.main].into_iter().chain(&self.per_second) {

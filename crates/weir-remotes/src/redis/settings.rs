@@ -79,7 +79,6 @@ pub struct Auth {
 
 impl RedisSettings {
     /// Returns the settings for one server at `address`, with defaults for everything else.
-    #[must_use]
     pub fn single(address: Address) -> Self {
         Self {
             main: RedisEndpoint::new(Topology::Single(address)),
@@ -101,7 +100,6 @@ impl RedisSettings {
 
 impl RedisEndpoint {
     /// Returns a Redis with `topology`, without authentication and TLS.
-    #[must_use]
     pub fn new(topology: Topology) -> Self {
         let timeout = Duration::from_secs(10);
         Self { topology, auth: None, tls: None, database: 0, timeout, variables: "REDIS_" }

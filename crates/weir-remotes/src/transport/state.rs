@@ -34,19 +34,16 @@ pub struct ConnectionStates {
 
 impl ConnectionStates {
     /// Returns whether every server is known and connected.
-    #[must_use]
     pub fn is_connected(&self) -> bool {
         self.error.is_none() && !self.servers.is_empty() && self.servers.iter().all(|server| server.connected)
     }
 
     /// Returns whether an attempt to connect has failed.
-    #[must_use]
     pub fn has_failed(&self) -> bool {
         self.error.is_some() || self.servers.iter().any(|server| !server.connected && server.error.is_some())
     }
 
     /// Returns the servers without a connection and their errors, for people: at most 1,000 characters.
-    #[must_use]
     pub fn failures(&self) -> String {
         let of_server = |server: &ServerState| match &server.error {
             Some(error) if error.starts_with(&server.name) => error.clone(),

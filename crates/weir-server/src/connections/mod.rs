@@ -74,25 +74,21 @@ pub(super) struct Connection {
 
 impl Connections {
     /// Returns an empty registry with these bounds.
-    #[must_use]
     pub fn new(bounds: Bounds) -> Self {
         Self { bounds, ..Self::default() }
     }
 
     /// Returns the bounds.
-    #[must_use]
     pub const fn bounds(&self) -> &Bounds {
         &self.bounds
     }
 
     /// Returns how often each bound was reached.
-    #[must_use]
     pub const fn exceeded(&self) -> &Arc<Exceeded> {
         &self.exceeded
     }
 
     /// Returns the number of open connections.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.open.lock().count()
     }

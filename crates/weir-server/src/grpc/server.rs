@@ -99,7 +99,6 @@ impl<S: Store> Server<S> {
     }
 
     /// Accepts TLS connections only, with `certificates`; without any, plain text only.
-    #[must_use]
     pub fn with_tls(self, certificates: Option<Arc<Certificates>>) -> Self {
         Self { certificates, ..self }
     }

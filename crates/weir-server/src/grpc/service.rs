@@ -46,7 +46,6 @@ impl<S: Store> Service<S> {
     pub(super) const PATH: &'static str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
     /// Returns a service on `limiter` that reads the time from `clock` and adds `headers` to responses.
-    #[must_use]
     pub fn new(
         limiter: Arc<Limiter<S>>,
         clock: Arc<dyn Clock>,
@@ -59,19 +58,16 @@ impl<S: Store> Service<S> {
     }
 
     /// Rejects requests that exceed `bounds`, and counts them in `exceeded`.
-    #[must_use]
     pub fn with_bounds(self, bounds: RequestBounds, exceeded: Arc<Exceeded>) -> Self {
         Self { bounds, exceeded, ..self }
     }
 
     /// Traces requests with `tracer`, if there is one.
-    #[must_use]
     pub fn with_tracer(self, tracer: Option<Arc<Tracer>>) -> Self {
         Self { tracer, ..self }
     }
 
     /// Returns the service for callers that wait, on the same limiter.
-    #[must_use]
     pub fn acquire_service(&self) -> AcquireService<S> {
         AcquireService::new(Arc::clone(&self.limiter), Arc::clone(&self.clock), self.bounds)
     }

@@ -55,7 +55,6 @@ impl Certificates {
     }
 
     /// The dates of all certificates in use: the server's own, its chain, and clients' authorities.
-    #[must_use]
     pub fn dates(&self) -> Arc<Vec<CertificateDates>> {
         self.dates.load_full()
     }

@@ -18,7 +18,6 @@ pub struct Auth {
 
 impl Auth {
     /// Parses a password, or `user:password`; none if the password or the user is empty.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (user, password) = text.split_once(':').unwrap_or((DEFAULT_USER, text));
         let hash = |text: &str| digest(&SHA256, text.as_bytes());

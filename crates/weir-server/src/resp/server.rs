@@ -27,7 +27,6 @@ pub struct Server<S> {
 
 impl<S: Store> Server<S> {
     /// On `threads` threads, at least one. With `certificates`, accepts only TLS connections, and else only plain text.
-    #[must_use]
     pub fn new(service: Service<S>, threads: usize, certificates: Option<Arc<Certificates>>) -> Self {
         Self { service: Arc::new(service), threads, certificates }
     }

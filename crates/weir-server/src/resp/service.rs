@@ -37,7 +37,6 @@ pub struct Service<S> {
 
 impl<S> Service<S> {
     /// Returns a service whose connections are among `connections`, and its metrics among `stats`.
-    #[must_use]
     pub fn new(
         limiter: Arc<Limiter<S>>,
         clock: Arc<dyn Clock>,
@@ -62,7 +61,6 @@ impl<S> Service<S> {
     }
 
     /// Traces decisions about rules with `tracer`, if there is one.
-    #[must_use]
     pub fn with_tracer(self, tracer: Option<Arc<Tracer>>) -> Self {
         Self { tracer, ..self }
     }

@@ -96,7 +96,6 @@ pub struct Usage {
 
 impl MemoryStore {
     /// Returns an empty store for up to `max_counters` counters, at least one.
-    #[must_use]
     pub fn new(max_counters: usize) -> Self {
         Self::with_notes(max_counters)
     }
@@ -116,7 +115,6 @@ impl MemoryStore {
     }
 
     /// [`Self::take`], if the counters are there, the hits fit now, and nobody waits; otherwise changes nothing.
-    #[must_use]
     pub fn take_fitting(&self, request: &TakeRequest<'_>, now: Timestamp) -> Option<Decision> {
         self.take_in_place(request, true, now)
     }
@@ -124,7 +122,6 @@ impl MemoryStore {
 
 impl<N: Notes> MemoryStore<N> {
     /// A store of about `max_counters` counters with notes.
-    #[must_use]
     pub fn with_notes(max_counters: usize) -> Self {
         let max_counters = max_counters.max(1);
         let shards = max_counters.div_ceil(COUNTERS_PER_SHARD).next_power_of_two();
@@ -144,7 +141,6 @@ impl<N: Notes> MemoryStore<N> {
     }
 
     /// Returns the usage of this store.
-    #[must_use]
     pub fn usage(&self) -> Usage {
         Usage {
             live: self.live.load(Ordering::Relaxed),
@@ -155,7 +151,6 @@ impl<N: Notes> MemoryStore<N> {
     }
 
     /// Returns the number of calls of [`MemoryStore::sweep_step`] that visit the whole store once.
-    #[must_use]
     pub fn sweep_steps(&self) -> usize {
         self.shards.len()
     }
@@ -175,7 +170,6 @@ impl<N: Notes> MemoryStore<N> {
     }
 
     /// Decides the checks of one request: [`Store::take`] without a future.
-    #[must_use]
     pub fn decide(&self, checks: &[LimitCheck<'_>], scope: Scope, now: Timestamp) -> Decisions {
         let mut decisions = Decisions::new();
         // as most requests have
@@ -326,7 +320,6 @@ impl<N: Notes> MemoryStore<N> {
     }
 
     /// Returns the decision about `hits` of `check`, without counting.
-    #[must_use]
     pub fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {
         self.with_pool(check, now, |pool, beside| pool.look_at(hits, beside))
             .unwrap_or_else(|| self.shards[self.index(check.key)].lock().look(check, hits, now))
@@ -439,7 +432,6 @@ impl<N: Notes> MemoryStore<N> {
 }
 
 /// The time until the last of some buckets, at `latest`, is full; none if all are.
-#[must_use]
 pub fn full_after(latest: Option<Timestamp>, now: Timestamp) -> Option<Period> {
     // the instant is rounded up
     latest.map(|idle_at| idle_at.since(now)).filter(|period| *period > Period::from_millis(1))

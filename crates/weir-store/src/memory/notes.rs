@@ -21,7 +21,6 @@ pub enum Counted<'a> {
 
 impl Counted<'_> {
     /// The key of the counter.
-    #[must_use]
     pub fn key(&self) -> CounterKey {
         match self {
             Self::Tier(check, tier) => check.key.of_tier(tier),

@@ -81,7 +81,6 @@ impl<'a> TakeRequest<'a> {
     /// Takes `hits` from the counters of `key`.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
-    #[must_use]
     pub fn new(key: CounterKey, tiers: &'a [Tier], over_limit_policy: OverLimitPolicy, hits: Hits) -> Self {
         let first_key = tiers.first().map_or(key, |tier| key.of_tier(tier));
         Self { key, first_key, tiers, over_limit_policy, direction: Direction::Take, hits }
