@@ -1,5 +1,3 @@
-//! A request with the rules that it matches.
-
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -25,9 +23,7 @@ pub struct Matched<'a> {
     pub matches: SmallVec<[DescriptorMatch<'a>; 2]>,
     /// The limits to check, in the request's order, and after them those in the shadow of their rules.
     pub checks: SmallVec<[LimitCheck<'a>; 2]>,
-    /// The number of checks in shadows.
     shadows: usize,
-    /// Whether there are no rules for the request's domain.
     pub unknown_domain: bool,
     /// What a rejection affects, as the domain says.
     pub scope: Scope,
@@ -35,12 +31,10 @@ pub struct Matched<'a> {
     give_back: GiveBack,
 }
 
-/// The match of one descriptor.
 #[derive(Clone, Copy, Debug)]
 pub enum DescriptorMatch<'a> {
     /// No rule, a rule without a limit, or a rule that another one replaces. The descriptor is admitted.
     NoLimit,
-    /// A rule that admits everything.
     Unlimited(&'a CompiledRule),
     /// A limit, checked by this element of [`Matched::checks`].
     Limited(usize),
@@ -49,26 +43,19 @@ pub enum DescriptorMatch<'a> {
 /// Hits that a store checks against one rule.
 #[derive(Debug)]
 pub struct LimitCheck<'a> {
-    /// The rule.
     pub rule: RuleRef<'a>,
     /// Names the counter in stores that use names, together with `entries` and [`LimitCheck::shared`].
     pub domain: &'a str,
-    /// The entries of the descriptor.
     pub entries: &'a [Entry<'a>],
-    /// Identifies the counter within this process.
     pub key: CounterKey,
     /// Identifies the pool, if the values of the last entry share the first tier. Boxed, since few checks have one.
     pub pool: Option<Box<CounterKey>>,
-    /// The number of hits.
     pub hits: Hits,
-    /// What becomes of the hits.
     pub direction: Direction,
 }
 
-/// A configured rule, or a limit that came with the request.
 #[derive(Clone, Copy, Debug)]
 pub enum RuleRef<'a> {
-    /// A configured rule.
     Compiled(&'a CompiledRule),
     /// The tiers of a configured rule beside its pool.
     OwnTiers(&'a CompiledRule),
@@ -140,7 +127,6 @@ impl<'a> Matched<'a> {
         &self.checks[..self.checks.len() - self.shadows]
     }
 
-    /// Returns whether there are checks in the shadow of rules.
     pub const fn has_shadows(&self) -> bool {
         self.shadows > 0
     }
@@ -259,7 +245,6 @@ fn find<'a>(
 // === impl LimitCheck ===
 
 impl LimitCheck<'_> {
-    /// Returns the rule's name for logs and traces.
     pub fn rule_text(&self) -> String {
         match (self.rule.name(), self.rule.compiled()) {
             (Some(name), Some(rule)) => format!("{} ({name})", rule.path),
@@ -279,33 +264,16 @@ impl LimitCheck<'_> {
         })
     }
 
-    /// Returns the same check against this instance's part of its limit.
     pub const fn of_part<'p>(&self, part: &'p OwnPart<'p>) -> LimitCheck<'p>
     where
         Self: 'p,
     {
-        LimitCheck {
-            rule: RuleRef::Part(part),
-            domain: self.domain,
-            entries: self.entries,
-            key: self.key,
-            pool: None,
-            hits: self.hits,
-            direction: self.direction,
-        }
+        let check: &LimitCheck<'p> = self;
+        LimitCheck { rule: RuleRef::Part(part), pool: None, ..*check }
     }
 
-    /// Returns a copy.
     pub fn copied(&self) -> LimitCheck<'_> {
-        LimitCheck {
-            rule: self.rule,
-            domain: self.domain,
-            entries: self.entries,
-            key: self.key,
-            pool: self.pool.clone(),
-            hits: self.hits,
-            direction: self.direction,
-        }
+        LimitCheck { pool: self.pool.clone(), ..*self }
     }
 
     /// Returns the tiers that must all admit it; at least one.
@@ -360,15 +328,7 @@ impl LimitCheck<'_> {
     pub fn of_own_tiers(&self, hits: Hits) -> Option<LimitCheck<'_>> {
         let RuleRef::Compiled(rule) = self.rule else { return None };
         let has_tiers = self.pool.is_some() && !self.own_tiers().is_empty();
-        has_tiers.then_some(LimitCheck {
-            rule: RuleRef::OwnTiers(rule),
-            domain: self.domain,
-            entries: self.entries,
-            key: self.key,
-            pool: None,
-            hits,
-            direction: self.direction,
-        })
+        has_tiers.then_some(LimitCheck { rule: RuleRef::OwnTiers(rule), pool: None, hits, ..*self })
     }
 
     /// Returns how the values of the last entry share the first tier, if they do.
@@ -416,7 +376,6 @@ impl<'a> RuleRef<'a> {
         }
     }
 
-    /// Returns the declared over-limit policy.
     #[inline]
     pub fn over_limit_policy(&self) -> OverLimitPolicy {
         match self {
@@ -427,7 +386,6 @@ impl<'a> RuleRef<'a> {
         }
     }
 
-    /// Returns [`Rule::meters`]; false for an override.
     pub fn meters(&self) -> bool {
         match self {
             Self::Compiled(rule) | Self::OwnTiers(rule) | Self::Shadow(rule) => rule.meters(),
@@ -436,7 +394,6 @@ impl<'a> RuleRef<'a> {
         }
     }
 
-    /// Returns whether it is the limit in the shadow of a rule.
     pub const fn is_shadow(&self) -> bool {
         match self {
             Self::Part(part) => part.of.is_shadow(),
@@ -454,7 +411,6 @@ impl<'a> RuleRef<'a> {
         }
     }
 
-    /// Returns [`Rule::quota_mode`]; false for an override.
     pub fn quota_mode(&self) -> bool {
         match self {
             Self::Compiled(rule) | Self::OwnTiers(rule) => rule.quota_mode,
@@ -463,7 +419,6 @@ impl<'a> RuleRef<'a> {
         }
     }
 
-    /// Returns the rule, if it is configured.
     pub fn compiled(&self) -> Option<&'a CompiledRule> {
         match self {
             Self::Compiled(rule) | Self::OwnTiers(rule) | Self::Shadow(rule) => Some(rule),
@@ -472,7 +427,6 @@ impl<'a> RuleRef<'a> {
         }
     }
 
-    /// Returns the configured rule's identity.
     pub fn id(&self) -> Option<RuleId> {
         self.compiled().map(CompiledRule::id)
     }
@@ -482,17 +436,14 @@ impl<'a> RuleRef<'a> {
         self.compiled().map(|rule| rule.give_back)
     }
 
-    /// Returns the coordination mode, if the rule sets one.
     pub fn coordination(&self) -> Option<Coordination> {
         self.compiled()?.coordination
     }
 
-    /// Returns [`Rule::name`]; none for an override.
     pub fn name(&self) -> Option<&str> {
         self.compiled()?.name()
     }
 
-    /// Returns the rule as declared, if it is configured.
     pub fn declared(&self) -> Option<&Rule> {
         self.compiled().map(|compiled| &compiled.rule)
     }
