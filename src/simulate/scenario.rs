@@ -1,5 +1,3 @@
-//! The parameters of a simulation.
-
 use std::sync::Arc;
 
 use clap::ValueEnum;
@@ -37,7 +35,6 @@ const WARM_UP: u64 = 10;
 /// For longer periods, heartbeats and sweeps become rarer: in the windows of a day there would be millions.
 const LONG: Period = Period::from_secs(3_600);
 
-/// The parameters of a simulation.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// Instances of weir, 1 to 1,000.
@@ -48,11 +45,8 @@ pub struct Scenario {
     pub tier: Tier,
     /// The offered load of each key on average, as a multiple of what the limit admits. Above 0.
     pub load: f64,
-    /// When requests arrive.
     pub arrivals: Arrivals,
-    /// How requests are spread over the instances.
     pub skew: Skew,
-    /// The network between each instance and the store.
     pub network: Network,
     /// The largest error of the instances' clocks, in either direction.
     pub clock_skew: Period,
@@ -217,7 +211,6 @@ impl Scenario {
         self.begin().after(Period::from_nanos(all))
     }
 
-    /// Returns rules with the limit, coordinated by `coordination`.
     pub fn rules(&self, coordination: RuleCoordination) -> Arc<RuleSet> {
         Arc::new(self.rule_set(coordination))
     }

@@ -14,16 +14,13 @@ const MAX_HITS: u64 = 50_000_000;
 /// 500 years, which leaves room to the end of timestamps.
 const MAX_TIME: Period = Period::from_secs(500 * 365 * 86_400);
 
-/// What the members ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Demands {
     /// The names of the members, each of which has an element in every cycle.
     pub members: Vec<String>,
-    /// The hits of each member, in each cycle.
     pub cycles: Vec<Vec<u32>>,
 }
 
-/// The reason why a text is no table of demands.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub struct DemandsError {
@@ -33,14 +30,11 @@ pub struct DemandsError {
     pub reason: String,
 }
 
-/// What one cycle brought, for each member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedCycle {
-    /// The hits that it asked for.
     pub demands: Vec<u32>,
     /// Its share when the cycle began; 0 if it was no member then.
     pub shares: Vec<u32>,
-    /// The hits that were admitted.
     pub admitted: Vec<u32>,
 }
 

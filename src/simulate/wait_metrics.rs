@@ -1,5 +1,3 @@
-//! What callers that wait get, and what their provider sees.
-
 use weir_limit::{Period, Timestamp};
 
 use super::{
@@ -30,7 +28,6 @@ pub struct WaitMetrics {
     pub overshoot: f64,
     /// Admitted while callers arrived, as a share of what one line for all instances admits; at most 1.
     pub used: f64,
-    /// The share of callers that were rejected.
     pub rejected: f64,
     /// The wait of the admitted callers: the median.
     pub p50: Period,
@@ -81,7 +78,6 @@ impl WaitMetrics {
         }
     }
 
-    /// Says it in a line, for a chart.
     pub fn summary(&self) -> String {
         format!(
             "worst overshoot {}, used {}, rejected {}, waited {} (p50) and {} (p99)",
@@ -99,7 +95,6 @@ pub fn waiting_series(scenario: &Scenario, outcome: &WaitingOutcome, steps: u32)
     AdmittedSeries::of(scenario, &as_counted(&outcome.simulated), steps)
 }
 
-/// Renders the metrics of `modes`, by name.
 pub fn wait_table(modes: &[(&str, WaitMetrics)]) -> String {
     let row = |(name, metrics): &(&str, WaitMetrics)| {
         vec![
@@ -116,7 +111,6 @@ pub fn wait_table(modes: &[(&str, WaitMetrics)]) -> String {
     columns(&COLUMNS, modes.iter().map(row))
 }
 
-/// Says what the columns of [`wait_table`] are, a line each.
 pub fn wait_legend() -> String {
     legend_of(&COLUMNS)
 }

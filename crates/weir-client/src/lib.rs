@@ -26,7 +26,12 @@
 //! # }
 //! ```
 
-#![warn(missing_docs, clippy::missing_errors_doc, clippy::return_self_not_must_use)]
+#![warn(
+    missing_docs,
+    clippy::missing_errors_doc,
+    clippy::missing_panics_doc,
+    clippy::return_self_not_must_use
+)]
 
 mod builder;
 mod error;

@@ -61,10 +61,6 @@ impl RuleDefaults {
     }
 
     /// Reads the file `path`. Its settings take precedence over these.
-    ///
-    /// # Errors
-    ///
-    /// All errors of the file.
     pub fn with_file(&self, path: &Path) -> Result<Self, ConfigErrors> {
         let mut report = ConfigReport::of_file(&path.display().to_string());
         let read = read_file(path, &mut report).map(|text| read(&text, &mut report)).unwrap_or_default();

@@ -1,5 +1,3 @@
-//! Reads the durations of rule files.
-
 use weir_limit::{Period, Unit};
 
 /// Bounds the life of a counter and the wait for a retry.

@@ -57,7 +57,6 @@ pub struct CoordinationSettings {
     pub max_counters: usize,
     /// `WEIR_MAX_COUNTER_BYTES`: the bound for the names of coordinated counters together, in bytes.
     pub max_counter_bytes: usize,
-    /// The time between two heartbeats.
     pub heartbeat: Period,
     /// The time in which all counters are looked over once, to remove idle ones. Only `weir simulate` changes it.
     pub sweep: Period,
@@ -109,7 +108,6 @@ impl<R: Remote> Coordinated<R> {
         Self { own: OwnCounters::new(Arc::clone(&client)), table, client, pools, _tasks: tasks }
     }
 
-    /// Returns the metrics of coordination.
     pub fn coordination_metrics(&self) -> &CoordinationMetrics {
         &self.client.metrics
     }
@@ -125,7 +123,6 @@ impl<R: Remote> Coordinated<R> {
         self.own.memory.sweep_step(step, now.min(self.client.time_at(now).now));
     }
 
-    /// Returns the shared store.
     pub fn remote(&self) -> &R {
         &self.client.remote
     }
@@ -140,7 +137,6 @@ impl<R: Remote> Coordinated<R> {
         self.client.is_unavailable()
     }
 
-    /// Returns the number of counters of coordinated rules that are held in memory.
     pub fn counters(&self) -> usize {
         self.table.shards.len()
     }

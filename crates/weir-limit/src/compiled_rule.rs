@@ -1,4 +1,3 @@
-//! A rule compiled for look-ups, with its position in the tree.
 use std::{fmt, num::NonZeroU32, ops::Deref, sync::Arc};
 
 use super::{
@@ -28,7 +27,6 @@ pub struct CompiledRule {
     /// Whether it replaces other rules, its values share the limit, a limit is in its shadow, or it meters.
     has_extras: bool,
     has_static_key: bool,
-    /// Whether some level replaces its value in the counter's name.
     has_shared_values: bool,
     has_dynamic_stats: bool,
 }
@@ -51,12 +49,10 @@ impl RuleId {
 /// The parts of a rule that few requests read.
 #[derive(Debug)]
 pub struct Details {
-    /// The rule as declared.
     pub rule: Rule,
     /// Its tiers, for counters of their own that outlive a request; they share them.
     pub shared_tiers: SharedTiers,
     pub(super) shadow_tiers: Option<SharedTiers>,
-    /// Whether callers may give its hits back.
     pub give_back: GiveBack,
     /// The key of its one counter, if no value is part of it.
     static_key: Option<CounterKey>,
@@ -78,11 +74,8 @@ pub struct RulePath(Box<[Box<str>]>);
 /// One level of the path from a domain to a rule.
 #[derive(Clone, Debug)]
 pub struct Level {
-    /// The key of the entry.
     pub key: Box<str>,
-    /// The values that it may have.
     pub values: Values,
-    /// Whether the request's value is part of the stat's name.
     pub value_to_metric: bool,
     /// The text that replaces the value in counter keys.
     pub shared: Option<Box<str>>,
@@ -136,12 +129,10 @@ impl CompiledRule {
         self.id
     }
 
-    /// Returns whether all requests that it matches share one counter.
     pub const fn has_one_counter(&self) -> bool {
         self.has_static_key
     }
 
-    /// Returns whether its rejections are not enforced: [`Rule::shadow_mode`].
     pub const fn shadow_mode(&self) -> bool {
         self.shadow_mode
     }
@@ -242,7 +233,6 @@ impl RulePath {
         Self(std::iter::once(domain.into()).chain(steps).collect())
     }
 
-    /// Returns the domain, then the steps below it. Never empty.
     pub fn parts(&self) -> &[Box<str>] {
         &self.0
     }

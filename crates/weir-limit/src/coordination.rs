@@ -27,9 +27,7 @@ pub enum OnStoreFailure {
     /// Count in this instance's memory against its share of the limit.
     #[default]
     Local,
-    /// Admit everything.
     Allow,
-    /// Reject everything.
     Deny,
 }
 
@@ -41,11 +39,9 @@ impl OnStoreFailure {
 /// A rule's coordination settings; those it omits default to the service's settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleCoordination {
-    /// The coordination mode.
     pub mode: Option<Coordination>,
     /// The time between two syncs under [`Coordination::Interval`]. Longer than zero.
     pub sync_interval: Option<Period>,
-    /// The decision when the shared store does not reply in time.
     pub on_store_failure: Option<OnStoreFailure>,
     /// The number of instances that the limit and its shadow are divided between already; the mode is then local.
     pub split_between: Option<NonZeroU16>,
@@ -54,11 +50,9 @@ pub struct RuleCoordination {
 // === impl Coordination ===
 
 impl Coordination {
-    /// Every coordination mode.
     pub const ALL: [Self; 6] =
         [Self::Auto, Self::Local, Self::Interval, Self::Lease, Self::Strict, Self::Split];
 
-    /// The names of all modes, for messages.
     pub const NAMES: &str = "auto, local, interval, lease, strict or split";
 
     /// With fewer hits for each instance, [`Coordination::Split`] wastes a limit: some instances idle, others run out.
@@ -68,7 +62,6 @@ impl Coordination {
     /// after one round trip, in which so few hits can be used up several times.
     pub const EXACT_BELOW: u64 = 50;
 
-    /// Returns its name in the rule language and in settings.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -132,7 +125,6 @@ impl Coordination {
         matches!(self, Self::Interval | Self::Auto)
     }
 
-    /// Returns the mode of that name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|coordination| coordination.name() == name)
     }
@@ -141,10 +133,8 @@ impl Coordination {
 // === impl OnStoreFailure ===
 
 impl OnStoreFailure {
-    /// Every policy for store failures.
     pub const ALL: [Self; 3] = [Self::Local, Self::Allow, Self::Deny];
 
-    /// Returns its name in the rule language and in settings.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Local => "local",
@@ -153,7 +143,6 @@ impl OnStoreFailure {
         }
     }
 
-    /// Returns the policy of that name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|failure| failure.name() == name)
     }

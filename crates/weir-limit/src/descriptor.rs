@@ -30,10 +30,8 @@ pub struct Descriptor<'a> {
     pub refund: bool,
 }
 
-/// One key and value of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Entry<'a> {
-    /// The name of an attribute, such as `tenant`.
     pub key: &'a str,
     /// The value of the attribute, such as `acme`; may be empty.
     pub value: &'a str,

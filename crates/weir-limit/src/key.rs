@@ -1,5 +1,3 @@
-//! The identity of counters.
-
 /// The byte after each name. UTF-8 contains neither it nor [`PATTERN_END`], so the zeros after it, up to the next word,
 /// are no part of a name.
 const NAME_END: u8 = 0xff;

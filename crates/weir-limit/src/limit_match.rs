@@ -18,24 +18,17 @@ use super::{
 pub enum LimitMatch<'a, T> {
     /// No rule, or a rule without a limit.
     NoLimit,
-    /// A rule that admits everything.
     Unlimited,
     /// A limit, and what the caller has found about the rule.
     Limited(MatchedLimit<'a>, T),
 }
 
-/// Hits that are taken of the limit of a rule.
 #[derive(Debug)]
 pub struct MatchedLimit<'a> {
-    /// The rule.
     pub rule: &'a CompiledRule,
-    /// The tiers of its limit.
     pub tiers: &'a [Tier],
-    /// Whether rejected hits count, as the rule says.
     pub over_limit_policy: OverLimitPolicy,
-    /// Identifies the counter within this process.
     pub key: CounterKey,
-    /// The number of hits.
     pub hits: Hits,
 }
 

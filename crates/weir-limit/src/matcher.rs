@@ -67,11 +67,9 @@ static SETS: AtomicU32 = AtomicU32::new(0);
 /// An index into [`RuleSet::nodes`].
 pub(super) type NodeId = usize;
 
-/// The root of a domain's rules.
 #[derive(Clone, Copy, Debug)]
 pub struct Root {
     pub(super) node: NodeId,
-    /// What a rejection affects.
     pub scope: Scope,
     /// For limits that come with requests.
     pub(super) give_back: GiveBack,
@@ -101,14 +99,10 @@ pub(super) struct KeyEdges {
     pub(super) any: Option<NodeId>,
 }
 
-/// The result of a look-up.
 #[derive(Clone, Copy, Debug)]
 pub enum Lookup<'a> {
-    /// There are no rules for this domain.
     UnknownDomain,
-    /// The domain is known, but no rule is for this descriptor.
     NoRule,
-    /// This rule matches.
     Rule(&'a CompiledRule),
 }
 
@@ -183,11 +177,6 @@ impl RuleSet {
         self.find_below(root, entries).map_or(Lookup::NoRule, |(index, _)| Lookup::Rule(&self.rules[index]))
     }
 
-    /// Checks that the rules of `request` can be found in a bounded time.
-    ///
-    /// # Errors
-    ///
-    /// [`TooManyPatterns`], if its entries and the patterns of their keys are too many together.
     #[inline]
     pub fn check_patterns(&self, request: &Request<'_>) -> Result<(), TooManyPatterns> {
         if self.many_patterns.is_empty() { Ok(()) } else { self.count_comparisons(request) }
@@ -208,7 +197,6 @@ impl RuleSet {
         }
     }
 
-    /// Returns where the rules of `domain` begin.
     #[inline]
     pub fn root(&self, domain: &str) -> Option<&Root> {
         self.domains.get(domain)
@@ -252,7 +240,6 @@ impl RuleSet {
         None
     }
 
-    /// Returns the names of all domains, in no order.
     pub fn domains(&self) -> impl Iterator<Item = &str> {
         self.domains.iter().map(|(name, _)| name)
     }
@@ -261,12 +248,10 @@ impl RuleSet {
         self.ends[node].rule.map(|rule| &self.rules[rule as usize])
     }
 
-    /// Returns whether there are rules for `domain`.
     pub fn has_domain(&self, domain: &str) -> bool {
         self.domains.get(domain).is_some()
     }
 
-    /// Returns what a rejection affects in `domain`; none if there are no rules for it.
     pub fn scope_of(&self, domain: &str) -> Option<Scope> {
         self.domains.get(domain).map(|root| root.scope)
     }

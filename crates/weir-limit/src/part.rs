@@ -13,7 +13,6 @@ use super::{
 /// The number of instances that is assumed while nothing is known of them. Each then has a hundredth of a limit.
 pub const UNKNOWN_INSTANCES: NonZeroU16 = NonZeroU16::new(100).expect("not zero");
 
-/// The rank of an instance among those that share a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InstanceRank {
     /// The number of instances, this one included.
@@ -25,7 +24,6 @@ pub struct InstanceRank {
 // === impl InstanceRank ===
 
 impl InstanceRank {
-    /// The rank of an instance that is alone.
     pub const ALONE: Self = Self { instances: NonZeroU32::MIN, rank: Some(0) };
 
     /// Creates the rank of one of `instances`, at least one. A `rank` that there cannot be is not known.

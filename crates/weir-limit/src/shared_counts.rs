@@ -14,7 +14,6 @@ pub struct SharedStore {
     pub name: &'static str,
     /// Its name in the log and in traces, such as `redis`.
     pub system: &'static str,
-    /// What it can count.
     pub capabilities: Capabilities,
 }
 
@@ -49,7 +48,6 @@ impl SharedStore {
     /// Redis, which messages also name where no store is in use.
     pub const REDIS: Self = Self { name: "Redis", system: "redis", capabilities: Capabilities::All };
 
-    /// Returns whether instances can share the counts of `rule` in it.
     pub fn shares(self, rule: &Rule) -> bool {
         self.capabilities.count(rule.limit.tiers())
             && (rule.sharing.is_none() || self.capabilities == Capabilities::All)
@@ -64,7 +62,6 @@ impl Capabilities {
         self == Self::All || (tiers.len() < 2 && tiers.iter().all(Tier::has_windows))
     }
 
-    /// Returns whether they include to count `tiers` in `mode`.
     pub fn support(self, tiers: &[Tier], mode: Coordination) -> bool {
         self.count(tiers) && (self == Self::All || !mode.leases())
     }

@@ -16,7 +16,6 @@ pub struct Tier {
     pub requests: u32,
     /// Longer than zero.
     pub period: Period,
-    /// The algorithm that applies the period.
     pub algorithm: Algorithm,
 }
 
@@ -27,7 +26,6 @@ pub type Tiers = SmallVec<[Tier; 1]>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedTiers(Arc<Tiers>);
 
-/// Whether rejected hits count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverLimitPolicy {
     /// Rejected hits count, as in envoyproxy/ratelimit. For rules in its syntax, which have one tier.
@@ -44,27 +42,22 @@ pub fn capacity(tiers: &[Tier]) -> u64 {
 // === impl Tier ===
 
 impl Tier {
-    /// Creates a tier of [`Algorithm::FixedWindow`].
     pub const fn fixed_window(requests: u32, period: Period) -> Self {
         Self { requests, period, algorithm: Algorithm::FixedWindow }
     }
 
-    /// Creates a tier of [`Algorithm::SlidingWindow`].
     pub const fn sliding_window(requests: u32, period: Period) -> Self {
         Self { requests, period, algorithm: Algorithm::SlidingWindow }
     }
 
-    /// Creates a tier of [`Algorithm::TokenBucket`].
     pub const fn token_bucket(requests: u32, period: Period, bucket: Bucket) -> Self {
         Self { requests, period, algorithm: Algorithm::TokenBucket(bucket) }
     }
 
-    /// Calls [`AlgorithmKind::has_windows`](crate::AlgorithmKind::has_windows).
     pub const fn has_windows(&self) -> bool {
         self.algorithm.kind().has_windows()
     }
 
-    /// Calls [`AlgorithmKind::refills`](crate::AlgorithmKind::refills).
     pub const fn refills(&self) -> bool {
         self.algorithm.kind().refills()
     }
@@ -74,7 +67,6 @@ impl Tier {
         self.has_windows().then(|| at.window_end(self.period))
     }
 
-    /// Returns the tier with other numbers, where a bucket has `burst`.
     pub fn with_limits(&self, requests: u32, burst: u32) -> Self {
         let algorithm = self.algorithm.with_bucket(Bucket { burst, ..self.bucket() });
         Self { requests, period: self.period, algorithm }

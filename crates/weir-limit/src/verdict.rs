@@ -1,5 +1,3 @@
-//! The verdict on a request, from the decisions on its descriptors.
-
 use serde_json::{Value, json};
 use smallvec::SmallVec;
 
@@ -13,10 +11,8 @@ use super::{
     units::Period,
 };
 
-/// The decision on a request.
 #[derive(Debug)]
 pub struct Verdict<'a> {
-    /// Whether the request is admitted.
     pub code: Code,
     /// Whether a request over its limits is admitted because the whole service runs in shadow mode.
     pub shadowed: bool,
@@ -29,19 +25,14 @@ pub struct Verdict<'a> {
     pub metadata: Option<Metadata>,
 }
 
-/// Whether a request or descriptor is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
-    /// It is admitted.
     Ok,
-    /// It is rejected.
     OverLimit,
 }
 
-/// The decision on one descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct Status<'a> {
-    /// Whether it is admitted.
     pub code: Code,
     /// Whether the descriptor is a quota: the request is rejected only if every quota of the request is over.
     pub quota: bool,
@@ -53,18 +44,14 @@ pub struct Status<'a> {
     pub reset: Option<Period>,
 }
 
-/// The limit that a status reports.
 #[derive(Clone, Copy, Debug)]
 pub struct CurrentLimit<'a> {
-    /// The rule.
     pub rule: RuleRef<'a>,
-    /// The reported tier of the rule.
     pub tier: &'a Tier,
     /// The requests that the tier admits: of a pool, the share of the member.
     pub requests: u32,
 }
 
-/// The settings that apply to all verdicts.
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "switches of their own, each a variable")]
 pub struct Modes {
@@ -81,7 +68,6 @@ pub struct Modes {
 // === impl Verdict ===
 
 impl<'a> Verdict<'a> {
-    /// Returns the verdict on `request`, which matched `matched`, from one decision for each of its checks.
     pub fn new(
         request: &Request<'_>,
         matched: &'a Matched<'_>,
@@ -125,7 +111,6 @@ impl<'a> Verdict<'a> {
         Self::of(statuses, &combined, modes)
     }
 
-    /// Returns the verdict of [`Verdict::of_statuses`] on a single status.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "so that it is made where it is used")]
     pub fn of_status(status: Status<'a>, modes: &Modes) -> Self {
@@ -163,7 +148,6 @@ impl<'a> Verdict<'a> {
 // === impl Modes ===
 
 impl Modes {
-    /// Returns whether responses have metadata about the request or its rules.
     pub const fn describes(&self) -> bool {
         self.metadata || self.rejecting_rule
     }
@@ -214,7 +198,6 @@ impl<'a> Status<'a> {
         Self { code: Code::Ok, quota, limit: None, remaining: 0, reset: None }
     }
 
-    /// The status of a descriptor of an unlimited rule.
     pub const fn unlimited() -> Self {
         Self { code: Code::Ok, quota: false, limit: None, remaining: u32::MAX, reset: None }
     }

@@ -1,20 +1,14 @@
-//! The address of a server.
-
 use std::{fmt, path::PathBuf, sync::Arc};
 
-/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Address {
-    /// A host name or IP address, and a port.
     Tcp(Arc<str>, u16),
-    /// The path of a unix socket.
     Unix(PathBuf),
 }
 
 // === impl Address ===
 
 impl Address {
-    /// Returns the address of a host and a port.
     pub fn tcp(host: &str, port: u16) -> Self {
         Self::Tcp(host.into(), port)
     }

@@ -49,7 +49,6 @@ const QUANTILES: (u64, u64) = (1_000, 600_000_000_000);
 
 const MAX_EARLIER: u32 = 60;
 
-/// Counts durations by length.
 #[derive(Debug)]
 pub struct Histogram {
     refinement: Refinement,
@@ -80,7 +79,6 @@ struct AtomicBucket {
     nanos: Counter,
 }
 
-/// A snapshot of a [`Histogram`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Distribution {
     bounds: Arc<[u64]>,
@@ -88,10 +86,8 @@ pub struct Distribution {
     pub buckets: Box<[Bucket]>,
 }
 
-/// The durations of one bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bucket {
-    /// Their number.
     pub count: u64,
     /// Their sum in nanoseconds.
     pub nanos: u64,
@@ -111,18 +107,15 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Returns an empty histogram with the buckets of `refinement`.
     pub fn refined(refinement: &Refinement) -> Self {
         let empty = || (0..=refinement.bounds.len()).map(|_| AtomicBucket::default()).collect();
         Self { refinement: refinement.clone(), buckets: Sharded::of(empty), earlier: Mutex::default() }
     }
 
-    /// Records one duration.
     pub fn record(&self, took: Duration) {
         self.record_many(1, took);
     }
 
-    /// Records `n` durations of `took` each.
     pub fn record_many(&self, n: u64, took: Duration) {
         let nanos = nanos(took);
         let bucket = self.refinement.bounds.partition_point(|bound| *bound < nanos);
@@ -131,7 +124,6 @@ impl Histogram {
         sum.add(nanos.saturating_mul(n));
     }
 
-    /// Returns the current contents.
     pub fn get(&self) -> Distribution {
         let mut buckets = vec![Bucket::default(); self.refinement.bounds.len() + 1];
         for place in self.buckets.all() {
@@ -205,7 +197,6 @@ impl Bucket {
         }
     }
 
-    /// Returns what came after `earlier`.
     pub const fn minus(self, earlier: Self) -> Self {
         Self {
             count: self.count.saturating_sub(earlier.count),
@@ -222,12 +213,10 @@ impl Distribution {
         count(&self.buckets[..self.bounds.partition_point(|own| *own <= bound)])
     }
 
-    /// Returns the number of durations in all buckets.
     pub fn count(&self) -> u64 {
         count(&self.buckets)
     }
 
-    /// Returns the sum of all durations.
     pub fn sum(&self) -> Duration {
         self.buckets.iter().map(|bucket| Duration::from_nanos(bucket.nanos)).sum()
     }
@@ -253,7 +242,6 @@ impl Distribution {
         Some(bucket.nanos as f64 / bucket.count as f64)
     }
 
-    /// Adds `more`.
     pub fn add(&mut self, more: &Self) {
         if self.bounds != more.bounds {
             return;

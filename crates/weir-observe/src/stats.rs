@@ -1,5 +1,3 @@
-//! The registry of all stats.
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{
     cmp::Reverse,
@@ -21,7 +19,6 @@ use super::{
 };
 use super::{histogram::Refinement, sanitize::sanitize};
 
-/// The default bound on the names that callers may create.
 pub const MAX_DYNAMIC_NAMES: usize = 10_000;
 
 /// The longest name that a caller may create, in bytes. A value may be a megabyte long.
@@ -51,9 +48,7 @@ pub struct Stats {
     sources: RwLock<Vec<Weak<dyn Source>>>,
     max_dynamic_names: MaxDynamicNames,
     replaces_dots: AtomicBool,
-    /// Configurations that were loaded.
     pub config_load_success: Counter,
-    /// Configurations that were rejected.
     pub config_load_error: Counter,
     /// 1 while the newest configuration is rejected, and an earlier one or none is in force; otherwise 0.
     pub config_rejected: Gauge,
@@ -165,7 +160,6 @@ impl Stats {
         Some(stats)
     }
 
-    /// Returns the stats of every rule, in no order.
     pub fn rules(&self) -> Vec<Arc<RuleStats>> {
         self.rules.read().by_name.values().map(|known| Arc::clone(&known.stats)).collect()
     }
@@ -192,7 +186,6 @@ impl Stats {
         drop(forgotten);
     }
 
-    /// Replaces the limits of the rules.
     pub fn set_rule_limits(&self, limits: Vec<RuleLimit>) {
         self.rule_limits.store(Arc::new(limits));
     }
@@ -265,7 +258,6 @@ impl Stats {
         *self.refinement.write() = Some(refinement);
     }
 
-    /// Returns the stats of every method, by name.
     pub fn methods(&self) -> Vec<(&'static str, Arc<MethodStats>)> {
         self.methods.read().iter().map(|(name, stats)| (*name, Arc::clone(stats))).collect()
     }
@@ -276,7 +268,6 @@ impl Stats {
         self.sources.write().push(source);
     }
 
-    /// Returns the metrics under weir's own names.
     pub fn metrics(&self) -> Vec<Metric> {
         let mut metrics = vec![
             Metric::gauge("weir.build_info", "The running version.", 1)

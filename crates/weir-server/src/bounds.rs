@@ -35,11 +35,9 @@ pub struct Bounds {
     pub arrival: Duration,
     /// `WEIR_SEND_TIMEOUT`: the time without a byte sent after which a connection with unread responses is closed.
     pub sending: Duration,
-    /// The size of a request.
     pub request: RequestBounds,
 }
 
-/// The bounds on the parts of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestBounds {
     /// `WEIR_MAX_DESCRIPTORS`: descriptors of a request; at least 1.
@@ -48,13 +46,10 @@ pub struct RequestBounds {
     pub entries: usize,
 }
 
-/// A request exceeds one of the [`RequestBounds`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TooLarge {
-    /// It has too many descriptors.
     #[error("the request has more than {0} descriptors (WEIR_MAX_DESCRIPTORS)")]
     Descriptors(usize),
-    /// Its descriptors have too many entries together.
     #[error("the descriptors of the request have more than {0} entries (WEIR_MAX_ENTRIES)")]
     Entries(usize),
 }
@@ -93,7 +88,6 @@ named! {
     }
 }
 
-/// How often each [`Bound`] was reached.
 #[derive(Debug, Default)]
 pub struct Exceeded([Counter; Bound::ALL.len()]);
 
@@ -156,7 +150,6 @@ impl RequestBounds {
 // === impl TooLarge ===
 
 impl TooLarge {
-    /// Returns the bound.
     pub const fn bound(self) -> Bound {
         match self {
             Self::Descriptors(_) => Bound::Descriptors,
@@ -168,12 +161,10 @@ impl TooLarge {
 // === impl Exceeded ===
 
 impl Exceeded {
-    /// Counts that `bound` was reached.
     pub fn add(&self, bound: Bound) {
         self.0[bound as usize].add(1);
     }
 
-    /// Returns how often `bound` was reached.
     pub fn get(&self, bound: Bound) -> u64 {
         self.0[bound as usize].get()
     }

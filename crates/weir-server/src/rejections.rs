@@ -12,7 +12,6 @@ use weir_limiter::{Rejection, RejectionLog, key_text};
 /// The most lines of a minute if only samples are logged, however many rules reject.
 const MOST_SAMPLES: u64 = 100;
 
-/// Logs rejections.
 #[derive(Debug)]
 pub struct RejectionLogger {
     /// `WEIR_LOG_VALUES`: whether the values of descriptors are in the lines.

@@ -37,7 +37,6 @@ const MAX_SETTLE: Duration = Duration::from_secs(1);
 
 const POLL: Duration = Duration::from_secs(5);
 
-/// Watches a directory of rule files, or single files.
 #[derive(Debug)]
 pub struct Watch {
     watched_paths: WatchedPaths,

@@ -78,7 +78,6 @@ pub fn decode(tier: &Tier, at: Timestamp, text: &str) -> Result<(CounterState, u
     if fields.next().is_some() { Err(DecodeError::TrailingText) } else { Ok((state, writer)) }
 }
 
-/// A window with `used` hits at `at`.
 pub fn window(tier: &Tier, at: Timestamp, used: u64) -> CounterState {
     CounterState::FixedWindow(FixedWindow::new(at.window_end(tier.period), Hits(used)))
 }

@@ -15,7 +15,6 @@ use crate::{
 };
 use weir_limit::{OverLimitPolicy, Tier, Timestamp};
 
-/// How keys in a shared store are made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeySettings {
     /// `CACHE_KEY_PREFIX`: what every key begins with.
@@ -35,7 +34,6 @@ impl Default for KeySettings {
 /// The keys of a target, one for each tier.
 pub type Keys = SmallVec<[String; 2]>;
 
-/// The start of the window of `tier` at `at`.
 pub fn window_start(tier: &Tier, at: Timestamp) -> Timestamp {
     Timestamp::from_nanos(at.as_nanos() - at.as_nanos() % tier.period.as_nanos())
 }
@@ -58,12 +56,10 @@ pub fn is_one_window(target: &Target) -> bool {
     matches!(&target.tiers[..], [tier] if tier.has_windows())
 }
 
-/// Whether all tiers are limits per second.
 pub fn is_per_second(tiers: &[Tier]) -> bool {
     tiers.iter().all(|tier| tier.unit() == Some(weir_limit::Unit::Second))
 }
 
-/// The keys of `target` at `at`.
 pub fn keys(settings: &KeySettings, target: &Target, at: Timestamp) -> Keys {
     if is_compatible(target) && !settings.unambiguous {
         let start = window_start(&target.tiers[0], at).as_nanos() / 1_000_000_000;
@@ -74,7 +70,6 @@ pub fn keys(settings: &KeySettings, target: &Target, at: Timestamp) -> Keys {
     target.tiers.iter().map(|tier| key(&settings.prefix, target, tier, at)).collect()
 }
 
-/// The key of the set of instances.
 pub fn instances(prefix: &str) -> String {
     format!("{prefix}weir:instances")
 }

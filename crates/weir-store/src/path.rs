@@ -40,7 +40,6 @@ pub(super) enum PathValue<'a> {
     Shared(&'a str),
 }
 
-/// The path of the counters of `check`.
 pub fn path_of(check: &LimitCheck<'_>) -> Box<str> {
     let entries = check.entries.iter().enumerate().map(|(i, entry)| {
         (entry.key, check.shared(i).map_or(PathValue::Own(entry.value), PathValue::Shared))

@@ -15,22 +15,14 @@ use weir_limit::{
     algorithm::{CountChange, CounterState},
 };
 
-/// A store that many instances share.
 pub trait Remote: Send + Sync + 'static {
     /// Sends `commands` together. Each is atomic, and those for one target keep their order. Returns one reply each.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the store cannot be reached, or does not reply in time. The commands may have been carried
-    /// out, unless [`RemoteError::is_definitely_not_applied`] returns true, so a command that would count twice must
-    /// not be repeated.
+    /// Fails if the store cannot be reached, or does not reply in time. The commands may have been carried out, unless
+    /// [`RemoteError::is_definitely_not_applied`] returns true, so a command that would count twice must not be
+    /// repeated.
     fn call(&self, commands: Vec<Command>) -> impl Future<Output = Result<Replies, RemoteError>> + Send;
 
     /// [`Remote::call`] that no decision waits for: commands of decisions may go first, even if called later.
-    ///
-    /// # Errors
-    ///
-    /// As [`Remote::call`].
     fn call_in_background(
         &self,
         commands: Vec<Command>,
@@ -60,10 +52,6 @@ pub trait Remote: Send + Sync + 'static {
     }
 
     /// Carries out `command`, which decisions wait for if it [leases](super::pool_command::PoolOp::Lease) hits.
-    ///
-    /// # Errors
-    ///
-    /// As [`Remote::call`].
     fn call_pool(&self, command: PoolCommand) -> impl Future<Output = Result<PoolReply, RemoteError>> + Send {
         let _ = command;
         std::future::ready(Err(RemoteError::Rejected("it keeps no pools".into())))
@@ -81,25 +69,20 @@ pub trait Remote: Send + Sync + 'static {
         StoreNode::default()
     }
 
-    /// Returns the node that keeps the registered instances.
     fn members_node(&self) -> StoreNode {
         StoreNode::default()
     }
 }
 
-/// What an instance says of itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heartbeat<'a> {
-    /// The name of the instance.
     pub instance: &'a str,
     /// How long it is registered from now on. Zero if it leaves.
     pub ttl: Period,
 }
 
-/// The instances that share the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Members {
-    /// The number of registered instances.
     pub instances: usize,
     /// The store's clock when it replied; none if the reply does not carry it.
     pub now: Option<Timestamp>,
@@ -107,12 +90,9 @@ pub struct Members {
     pub rank: Option<u32>,
 }
 
-/// Who waits for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallPriority {
-    /// A decision.
     Decision,
-    /// No decision.
     Background,
 }
 
@@ -120,14 +100,11 @@ pub enum CallPriority {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoreNode(pub u64);
 
-/// An exchange about the counters of a target.
 #[derive(Clone, Debug)]
 pub struct Command {
-    /// The counters.
     pub target: Arc<Target>,
     /// Now, on the store's clock as far as known. Selects the windows of tries and a lease, unless others are open.
     pub at: Timestamp,
-    /// What the store does.
     pub exchange: Exchange,
 }
 
@@ -142,7 +119,6 @@ pub struct Exchange {
     pub runs: SmallVec<[Run; 1]>,
     /// Whether the runs change nothing if a try is rejected.
     pub all_or_none: bool,
-    /// Hits to take in advance.
     pub lease: Option<LeaseRequest>,
     /// A number from 1 to 2^48 - 1 that no other counter has, of this or another instance, or zero if the store need not
     /// know the sender again.
@@ -168,7 +144,6 @@ pub struct Run {
 pub struct LeaseRequest {
     /// The fewest hits that are of use, at least 1.
     pub least: u64,
-    /// The most hits that are wanted.
     pub want: u64,
     /// The time within which they must be used. A sliding window counts them as of its end.
     pub hold: Period,
@@ -196,30 +171,25 @@ pub struct Report {
 /// Granted hits that are given back. A counter never falls below zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnusedHits {
-    /// The number of hits.
     pub hits: u64,
     /// Until when they could be used. A sliding window gives them back from the hits that it counts up to this instant.
     pub until: Timestamp,
 }
 
-/// The replies to some commands.
 #[derive(Clone, Debug)]
 pub struct Replies {
     /// The store's clock when it carried out the commands.
     pub now: Timestamp,
-    /// One for each command.
     pub replies: Vec<Result<Reply, RemoteError>>,
 }
 
 /// How far the clock of one node may be ahead of that of another.
 const MAX_AHEAD: Period = Period::from_secs(1);
 
-/// The reply to one command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
     /// The hits that are leased: none, or between those of the [`LeaseRequest`].
     pub granted: u64,
-    /// The number of tries that were admitted, for each run.
     pub taken: SmallVec<[u32; 1]>,
     /// The store's clock at the command, if known. Of replies about one target the later one has the later counters.
     pub at: Option<Timestamp>,
@@ -248,7 +218,6 @@ impl Reply {
     }
 }
 
-/// The reason why a store did not carry out a command, or did not confirm it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RemoteError {
     /// The store cannot be reached, or the connection broke. The command may have been carried out.
@@ -271,29 +240,24 @@ pub enum RemoteError {
 // === impl TierSet ===
 
 impl TierSet {
-    /// Returns whether tier `i` is among them.
     pub const fn contains(self, i: usize) -> bool {
         i < 32 && self.0 >> i & 1 == 1
     }
 
-    /// Has tier `i` be among them, or not.
     pub const fn set(&mut self, i: usize, is_among: bool) {
         if i < 32 {
             self.0 = self.0 & !(1 << i) | (is_among as u32) << i;
         }
     }
 
-    /// Returns those that are also among `others`.
     pub const fn and(self, others: Self) -> Self {
         Self(self.0 & others.0)
     }
 
-    /// Returns those, and `others`.
     pub const fn or(self, others: Self) -> Self {
         Self(self.0 | others.0)
     }
 
-    /// Returns whether there are none.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -319,10 +283,8 @@ impl Command {
 // === impl Exchange ===
 
 impl Exchange {
-    /// The most reports in an exchange.
     pub const MAX_REPORTS: usize = 17;
 
-    /// The most runs in an exchange.
     pub const MAX_RUNS: usize = 64;
 
     /// Creates one that only reads.
@@ -330,7 +292,6 @@ impl Exchange {
         Self::of_try(0, OverLimitPolicy::Ignore)
     }
 
-    /// Creates one that only reports.
     pub fn of_report(report: Report) -> Self {
         Self { reports: smallvec![report], ..Self::default() }
     }
@@ -342,7 +303,6 @@ impl Exchange {
         Self { runs: smallvec![run], ..Self::default() }
     }
 
-    /// Creates one that only leases hits.
     pub fn of_lease(lease: LeaseRequest) -> Self {
         Self { lease: Some(lease), ..Self::default() }
     }
@@ -357,7 +317,6 @@ impl Exchange {
         self.hits_in(Direction::Take)
     }
 
-    /// Returns the hits of all tries that give some back.
     pub fn given_back(&self) -> u64 {
         self.hits_in(Direction::GiveBack)
     }
@@ -400,13 +359,11 @@ impl Exchange {
 // === impl Run ===
 
 impl Run {
-    /// Returns how many of the tries fit in the `room` that is left.
     pub fn fit(&self, room: u64) -> u32 {
         let fit = room.checked_div(self.hits).unwrap_or(u64::MAX);
         u32::try_from(fit.min(self.tries.into())).unwrap_or(self.tries)
     }
 
-    /// Returns the hits of all tries.
     pub const fn all_hits(&self) -> u64 {
         self.hits.saturating_mul(self.tries as u64)
     }

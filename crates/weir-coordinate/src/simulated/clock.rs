@@ -24,7 +24,6 @@ pub struct SimulatedClock {
 // === impl SimulatedClock ===
 
 impl SimulatedClock {
-    /// Returns a correct clock that shows `epoch` now.
     pub fn new(epoch: Timestamp) -> Self {
         Self { created: Instant::now(), epoch, offset: Arc::default() }
     }
@@ -34,12 +33,10 @@ impl SimulatedClock {
         Self { offset: Arc::new(AtomicI64::new(nanos)), ..self.clone() }
     }
 
-    /// Sets the offset of this clock and its copies to `nanos` nanoseconds.
     pub fn set_offset(&self, nanos: i64) {
         self.offset.store(nanos, Ordering::Relaxed);
     }
 
-    /// Returns the correct time.
     pub fn right(&self) -> Timestamp {
         let elapsed = u64::try_from(self.created.elapsed().as_nanos()).unwrap_or(u64::MAX);
         Timestamp::from_nanos(self.epoch.as_nanos().saturating_add(elapsed))

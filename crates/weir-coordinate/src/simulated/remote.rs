@@ -1,5 +1,3 @@
-//! The simulated store, and the handles with which instances call it.
-
 use std::{
     sync::{
         Arc, Weak,
@@ -36,10 +34,8 @@ struct SimulatedStoreState {
     random: Mutex<Random>,
 }
 
-/// The condition of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// It carries out commands and replies.
     Up,
     /// It does not listen: new calls fail at once, and calls in flight are lost.
     Down,
@@ -94,12 +90,10 @@ enum CallReply {
 // === impl SimulatedStore ===
 
 impl SimulatedStore {
-    /// Returns an empty store that follows `clock`. All random numbers come from `seed`.
     pub fn new(clock: SimulatedClock, seed: u64) -> Self {
         Self::with_capabilities(clock, seed, Capabilities::All)
     }
 
-    /// Returns an empty store that supports only `capabilities`.
     pub fn with_capabilities(clock: SimulatedClock, seed: u64, capabilities: Capabilities) -> Self {
         Self(Arc::new(SimulatedStoreState {
             clock,
@@ -127,17 +121,14 @@ impl SimulatedStore {
         SimulatedRemote { store: self.clone(), connection }
     }
 
-    /// Sets its condition.
     pub fn set(&self, condition: Condition) {
         self.0.condition.send_replace(condition);
     }
 
-    /// Returns its condition.
     pub fn condition(&self) -> Condition {
         *self.0.condition.borrow()
     }
 
-    /// Returns its clock, whose offset may be changed.
     pub fn clock(&self) -> &SimulatedClock {
         &self.0.clock
     }
@@ -164,7 +155,6 @@ impl SimulatedStore {
         self.0.server.lock().used(target, at)
     }
 
-    /// Carries out `command` now, without the network.
     pub fn execute(&self, command: &Command) -> Reply {
         let now = self.0.clock.now();
         self.0.server.lock().execute(command, now)
@@ -249,7 +239,6 @@ impl SimulatedStore {
 // === impl SimulatedRemote ===
 
 impl SimulatedRemote {
-    /// Sets its network for later calls.
     pub fn set_network(&self, network: Network) {
         *self.connection.network.lock() = network;
     }
@@ -259,7 +248,6 @@ impl SimulatedRemote {
         self.connection.partitioned.store(partitioned, Ordering::Relaxed);
     }
 
-    /// Returns its store.
     pub const fn store(&self) -> &SimulatedStore {
         &self.store
     }
@@ -269,12 +257,10 @@ impl SimulatedRemote {
         self.connection.calls.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of commands so far.
     pub fn commands(&self) -> u64 {
         self.connection.commands.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of heartbeats so far.
     pub fn heartbeats(&self) -> u64 {
         self.connection.heartbeats.load(Ordering::Relaxed)
     }

@@ -69,7 +69,6 @@ impl SimulatedServer {
         self.keeps = period;
     }
 
-    /// Carries out `command` at `now`.
     pub fn execute(&mut self, command: &Command, now: Timestamp) -> Reply {
         let Command { target, exchange, .. } = command;
         let counted_at = if exchange.decides() { now } else { command.counted_at() };
@@ -167,7 +166,6 @@ impl SimulatedServer {
         Members { instances: self.members.len(), rank, now: Some(now) }
     }
 
-    /// Removes everything.
     pub fn flush(&mut self) {
         self.counters.clear();
         self.members.clear();

@@ -40,7 +40,6 @@ pub fn render(stats: &Stats, names: &MetricNames) -> String {
     page
 }
 
-/// Returns what [`render`] writes.
 pub fn families(stats: &Stats, names: &MetricNames) -> Vec<Family> {
     let mut families = Vec::new();
     show_all(stats, names, &mut |family| families.push(family));

@@ -16,7 +16,6 @@ use super::{
 };
 use weir_limit::Timestamp;
 
-/// Makes the spans of requests.
 #[derive(Debug)]
 pub struct Tracer {
     sampler: Sampler,
@@ -53,7 +52,6 @@ impl Tracer {
     }
 }
 
-/// Returns the id of a new trace, if it is sampled.
 fn new_trace(sampler: &Sampler, ids: &RandomIdGenerator) -> Option<TraceId> {
     let id = ids.new_trace_id();
     let result = sampler.should_sample(None, id, "", &SpanKind::Server, &[], &[]);

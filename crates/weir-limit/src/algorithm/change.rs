@@ -26,7 +26,6 @@ impl CountChange {
         self.floor = self.floor.saturating_add_signed(hits);
     }
 
-    /// Appends the operations of `later`.
     pub fn append_all(&mut self, later: Self) {
         self.hits = self.hits.saturating_add(later.hits);
         self.floor = self.floor.saturating_add_signed(later.hits).max(later.floor);
@@ -37,12 +36,10 @@ impl CountChange {
         i64::try_from(self.floor).is_ok_and(|floor| floor <= self.hits)
     }
 
-    /// Returns whether it changes no count.
     pub const fn is_none(self) -> bool {
         self.hits == 0 && self.floor == 0
     }
 
-    /// Returns `count` after the operations.
     pub fn apply(self, count: u64) -> u64 {
         count.saturating_add_signed(self.hits).max(self.floor)
     }

@@ -20,24 +20,19 @@ use crate::{
 /// The state of any algorithm. 24 bytes, plus the heap memory of a sliding window of several spans.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CounterState {
-    /// The state under [`Algorithm::FixedWindow`].
     FixedWindow(FixedWindow),
     /// The state under [`Algorithm::SlidingWindow`], if [`CounterState::OneSpan`] cannot hold it.
     SlidingWindow(Box<SlidingWindow>, IdleAt),
     /// [`Algorithm::SlidingWindow`] with at most one span of up to 65,535 hits, as most have: no allocation.
     OneSpan {
-        /// Whether there is a span.
         is_there: bool,
-        /// Its hits.
         hits: u16,
-        /// As of the other variants.
         idle_at: IdleAt,
         /// The start of the newest span.
         opened: Timestamp,
         /// The instant of its last hit. Zero if there is no span.
         last: Timestamp,
     },
-    /// The state under [`Algorithm::TokenBucket`].
     TokenBucket(TokenBucket, IdleAt),
     /// A bucket whose parameters come with each request, instead of a tier. Whether it was used with callers' times.
     Steps(StepBucket, IdleAt, bool),
@@ -98,7 +93,6 @@ fn window_of_one(is_there: bool, hits: u16, opened: Timestamp, last: Timestamp) 
 }
 
 impl CounterState {
-    /// Returns the state of an unused counter.
     pub fn unused(tier: &Tier, now: Timestamp) -> Self {
         match tier.algorithm {
             Algorithm::FixedWindow => Self::FixedWindow(AlgorithmState::unused(tier, now)),
@@ -109,7 +103,6 @@ impl CounterState {
         }
     }
 
-    /// Returns whether it is a state under `algorithm`.
     pub const fn is_of(&self, algorithm: Algorithm) -> bool {
         match algorithm {
             Algorithm::FixedWindow => matches!(self, Self::FixedWindow(_)),
@@ -118,7 +111,6 @@ impl CounterState {
         }
     }
 
-    /// Calls [`AlgorithmState::probe`].
     #[inline]
     pub fn probe(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Probe {
         on_state!(self, state => state.probe(tier, now, hits))
@@ -132,19 +124,16 @@ impl CounterState {
         }
     }
 
-    /// Calls [`AlgorithmState::decide`].
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     pub fn decide(&mut self, tier: &Tier, policy: OverLimitPolicy, hits: Hits, now: Timestamp) -> Outcome {
         change_state!(self, tier, state => state.decide(tier, policy, hits, now))
     }
 
-    /// Calls [`AlgorithmState::take`].
     pub fn take(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
         change_state!(self, tier, state => state.take(tier, now, hits));
     }
 
-    /// Calls [`AlgorithmState::take`], and then [`AlgorithmState::availability`].
     #[inline]
     pub fn take_and_look(&mut self, tier: &Tier, now: Timestamp, hits: Hits) -> Availability {
         change_state!(self, tier, state => {
@@ -153,22 +142,18 @@ impl CounterState {
         })
     }
 
-    /// Calls [`AlgorithmState::reserve`].
     pub fn reserve(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
         change_state!(self, tier, state => state.reserve(tier, now, until, hits));
     }
 
-    /// Calls [`AlgorithmState::reject`].
     pub fn reject(&mut self, tier: &Tier, now: Timestamp) {
         change_state!(self, tier, state => state.reject(tier, now));
     }
 
-    /// Calls [`AlgorithmState::give_back`].
     pub fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
         change_state!(self, tier, state => state.give_back(tier, now, hits));
     }
 
-    /// Calls [`AlgorithmState::add`].
     pub fn add(&mut self, tier: &Tier, at: Timestamp, change: CountChange, now: Timestamp) {
         change_state!(self, tier, state => state.add(tier, at, change, now));
     }
@@ -206,27 +191,22 @@ impl CounterState {
         }
     }
 
-    /// Calls [`AlgorithmState::release`].
     pub fn release(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
         change_state!(self, tier, state => state.release(tier, now, until, hits));
     }
 
-    /// Calls [`AlgorithmState::put_back`].
     pub fn put_back(&mut self, tier: &Tier, now: Timestamp, taken_at: Timestamp, hits: Hits) {
         change_state!(self, tier, state => state.put_back(tier, now, taken_at, hits));
     }
 
-    /// Calls [`AlgorithmState::availability`].
     pub fn availability(&self, tier: &Tier, now: Timestamp) -> Availability {
         on_state!(self, state => state.availability(tier, now))
     }
 
-    /// Calls [`AlgorithmState::wait`].
     pub fn wait(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Period {
         on_state!(self, state => state.wait(tier, now, hits))
     }
 
-    /// Calls [`AlgorithmState::used`].
     pub fn used(&self) -> Hits {
         match self {
             Self::Steps(bucket, ..) => Hits(bucket.taken()),
@@ -249,7 +229,6 @@ impl CounterState {
         }
     }
 
-    /// Creates a state from `window`, for a store that keeps states in another format.
     pub fn from_sliding_window(window: SlidingWindow, tier: &Tier) -> Self {
         let idle_at = window.idle_at(tier);
         Self::restored_window(window, idle_at)
@@ -262,7 +241,6 @@ impl CounterState {
             .unwrap_or_else(|| Self::SlidingWindow(Box::new(window), idle_at))
     }
 
-    /// Creates a state from a `bucket` and its [`CounterState::idle_at`], which a store keeps without the tier.
     pub fn restored_bucket(bucket: TokenBucket, idle_at: Timestamp) -> Self {
         Self::TokenBucket(bucket, IdleAt::of(idle_at))
     }
@@ -281,7 +259,6 @@ impl CounterState {
         }
     }
 
-    /// Returns the sliding window that it is the state of; none under other algorithms.
     pub fn sliding_window(&self) -> Option<Cow<'_, SlidingWindow>> {
         match self {
             Self::SlidingWindow(window, _) => Some(Cow::Borrowed(&**window)),
@@ -325,7 +302,6 @@ impl CounterState {
         }
     }
 
-    /// Creates a state from `bucket`, for a store that keeps states in another format.
     pub fn from_token_bucket(bucket: TokenBucket, tier: &Tier) -> Self {
         Self::restored_bucket(bucket, bucket.idle_at(tier))
     }
@@ -340,7 +316,6 @@ impl IdleAt {
         Self(u32::try_from(seconds).unwrap_or(u32::MAX))
     }
 
-    /// Returns the instant, in whole seconds.
     pub fn instant(self) -> Timestamp {
         Timestamp::from_secs(self.0.into())
     }

@@ -22,7 +22,6 @@ pub use token_bucket::{Bucket, Refill, TokenBucket};
 
 use crate::tier::Tier;
 
-/// The algorithm that applies a tier's period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
     /// At most `requests` in each epoch-aligned window of one period: the algorithm of envoyproxy/ratelimit.
@@ -34,22 +33,17 @@ pub enum Algorithm {
     TokenBucket(Bucket),
 }
 
-/// An algorithm without its parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AlgorithmKind {
-    /// As [`Algorithm::FixedWindow`].
     #[default]
     FixedWindow,
-    /// As [`Algorithm::SlidingWindow`].
     SlidingWindow,
-    /// As [`Algorithm::TokenBucket`].
     TokenBucket,
 }
 
 // === impl Algorithm ===
 
 impl Algorithm {
-    /// Returns the algorithm without its parameters.
     pub const fn kind(self) -> AlgorithmKind {
         match self {
             Self::FixedWindow => AlgorithmKind::FixedWindow,
@@ -58,7 +52,6 @@ impl Algorithm {
         }
     }
 
-    /// Returns the same algorithm with these parameters, if it has any.
     pub const fn with_bucket(self, bucket: Bucket) -> Self {
         match self {
             Self::FixedWindow | Self::SlidingWindow => self,
@@ -94,13 +87,10 @@ impl Tier {
 // === impl AlgorithmKind ===
 
 impl AlgorithmKind {
-    /// All algorithms.
     pub const ALL: [Self; 3] = [Self::FixedWindow, Self::SlidingWindow, Self::TokenBucket];
 
-    /// All names, for messages.
     pub const NAMES: &'static str = "fixed_window, sliding_window or token_bucket";
 
-    /// Returns the name in rules and on pages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::FixedWindow => "fixed_window",
@@ -109,7 +99,6 @@ impl AlgorithmKind {
         }
     }
 
-    /// Returns what it admits, in a few words.
     pub const fn summary(self) -> &'static str {
         match self {
             Self::FixedWindow => "At most the limit in each window",
@@ -147,7 +136,6 @@ impl AlgorithmKind {
         }
     }
 
-    /// Returns the algorithm with this name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }

@@ -15,18 +15,15 @@ use crate::{
     units::{Hits, Period, Timestamp},
 };
 
-/// The parameters of a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
     /// Tokens in a full bucket, 1 to 2^32-1.
     pub burst: u32,
-    /// How tokens are refilled.
     pub refill: Refill,
     /// A rejected request restarts the refill clock, so a caller that keeps trying keeps being rejected.
     pub strict: bool,
 }
 
-/// How tokens are refilled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Refill {
     /// Evenly, one every `period / requests`: at most `burst + requests * t / period` hits in any time `t`.
@@ -101,7 +98,6 @@ impl TokenBucket {
         self.taken().min(if self.is_in_debt() { most_taken(bucket) } else { full(bucket) })
     }
 
-    /// The bucket refilled up to `now`.
     #[inline(never)]
     fn at(self, tier: &Tier, now: Timestamp) -> Self {
         let bucket = tier.bucket();

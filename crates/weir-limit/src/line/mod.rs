@@ -88,12 +88,10 @@ impl Line {
         &self.tiers
     }
 
-    /// Returns the number of callers that wait.
     pub const fn waiting(&self) -> usize {
         self.waiters.waiting()
     }
 
-    /// Returns the sum of the hits that wait.
     pub const fn waiting_hits(&self) -> Hits {
         Hits(self.waiters.hits())
     }
@@ -254,17 +252,12 @@ impl Line {
         self.fall(counters, now, woken);
     }
 
-    /// Gives all waiters the same answer.
     pub fn answer_all(&mut self, answer: Answer, woken: &mut Vec<Waker>) {
         self.waiters.answer_all(answer, woken);
         self.rest();
     }
 
     /// Checks its invariants, for tests: the sums are right, and no waiter sleeps that could be served or is late.
-    ///
-    /// # Panics
-    ///
-    /// If one does not hold.
     pub fn check_invariants(&mut self, counters: &[CounterState], now: Timestamp) {
         self.waiters.check_invariants();
         assert_eq!(self.waiting() == 0, self.plan.is_none());
@@ -328,7 +321,6 @@ impl Line {
         Some(opening.max(now.after(step).min(now.window_end(period))).max(soon))
     }
 
-    /// Forgets what only waiters need.
     fn rest(&mut self) {
         self.plan = None;
         self.has_holes = false;

@@ -9,28 +9,21 @@ use crate::{
     units::{Period, Timestamp},
 };
 
-/// A request about one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BucketRequest {
-    /// About a [`StepBucket`].
     Step(StepRequest),
-    /// About a [`PacedBucket`].
     Paced(PacedRequest),
 }
 
-/// The reply to a [`BucketRequest`] of the same kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BucketReply {
-    /// Of a [`StepBucket`].
     Step(StepReply),
-    /// Of a [`PacedBucket`].
     Paced(PacedReply),
 }
 
 // === impl BucketRequest ===
 
 impl BucketRequest {
-    /// Returns whether it asks for tokens.
     pub const fn takes(&self) -> bool {
         match self {
             Self::Step(step) => step.take > 0,
@@ -66,7 +59,6 @@ impl BucketRequest {
 // === impl BucketReply ===
 
 impl BucketReply {
-    /// Returns whether it admits `request`.
     pub const fn admits(&self, request: &BucketRequest) -> bool {
         match (self, request) {
             (Self::Step(reply), BucketRequest::Step(step)) => reply.tokens >= step.take,
@@ -75,7 +67,6 @@ impl BucketReply {
         }
     }
 
-    /// Returns it as one that admits `request`.
     pub fn admitting(self, request: &BucketRequest) -> Self {
         match (self, request) {
             (Self::Step(reply), BucketRequest::Step(step)) => {

@@ -36,7 +36,6 @@ fn add_paced(bucket: (PacedBucket, TokenTime), own: (PacedBucket, TokenTime)) ->
     (PacedBucket::new(settled.as_of(), settled.taken().saturating_add(own.taken())), own_token)
 }
 
-/// The parts of a bucket that is refilled in steps.
 struct Steps {
     bucket: StepBucket,
     idle_at: Timestamp,

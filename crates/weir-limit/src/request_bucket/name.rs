@@ -11,7 +11,6 @@ pub struct BucketName<'a> {
     counter: CounterKey,
 }
 
-/// What distinguishes the buckets of one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BucketKind {
     /// It is refilled in steps, and has these parameters.
@@ -23,7 +22,6 @@ pub enum BucketKind {
 // === impl BucketRequest ===
 
 impl BucketRequest {
-    /// Returns the kind of the bucket that it is about.
     pub const fn kind(&self) -> BucketKind {
         match self {
             Self::Step(step) => BucketKind::Steps(step.limit),
@@ -40,7 +38,6 @@ impl<'a> BucketName<'a> {
         Self { key, hasher, counter: hasher.bucket_key(key) }
     }
 
-    /// Returns the key, as the caller names it.
     pub const fn key(&self) -> &'a [u8] {
         self.key
     }
@@ -55,7 +52,6 @@ impl<'a> BucketName<'a> {
         }
     }
 
-    /// Returns the [`CounterKey::shard`] of all buckets of this name.
     pub const fn shard(&self) -> u64 {
         self.counter.shard()
     }

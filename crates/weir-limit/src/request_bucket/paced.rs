@@ -3,7 +3,6 @@
 
 use crate::units::{NANOS_PER_SECOND, Period, Timestamp};
 
-/// The rate at which tokens flow into a [`PacedBucket`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// Tokens in each period, from 1 to 2^63-1.
@@ -25,13 +24,11 @@ pub struct TokenTime {
 pub struct PacedRequest {
     /// The tokens of a full bucket; 0 admits nothing.
     pub capacity: u64,
-    /// The rate at which tokens flow in.
     pub pace: Pace,
     /// The tokens to take. 0 only reads; a negative number gives back.
     pub quantity: i64,
 }
 
-/// The reply to a [`PacedRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacedReply {
     /// Whether the request was rejected. It then took nothing.
@@ -40,7 +37,6 @@ pub struct PacedReply {
     pub remaining: u64,
     /// If limited, the time until the tokens are there if nobody takes more, in a bucket with room for them.
     pub retry_after: Period,
-    /// The time until the bucket is full.
     pub reset_after: Period,
 }
 
@@ -67,7 +63,6 @@ impl Pace {
         Some(Self { count, period_nanos: u128::from(seconds) * u128::from(NANOS_PER_SECOND) })
     }
 
-    /// Returns the tokens of a period.
     pub const fn count(&self) -> u64 {
         self.count
     }
@@ -99,7 +94,6 @@ impl Pace {
 // === impl TokenTime ===
 
 impl TokenTime {
-    /// Creates the time with these [`TokenTime::bits`].
     pub const fn from_bits(bits: u32) -> Self {
         Self { bits }
     }
@@ -114,7 +108,6 @@ impl TokenTime {
         self.nanos() > 0.0 && self.nanos().is_finite()
     }
 
-    /// Returns the nanoseconds.
     pub fn nanos(self) -> f64 {
         f32::from_bits(self.bits).into()
     }
@@ -123,12 +116,10 @@ impl TokenTime {
 // === impl PacedBucket ===
 
 impl PacedBucket {
-    /// Creates a bucket that lacks `taken` tokens at `as_of`.
     pub const fn new(as_of: Timestamp, taken: u64) -> Self {
         Self { as_of, taken }
     }
 
-    /// Returns the instant of [`PacedBucket::taken`].
     pub const fn as_of(self) -> Timestamp {
         self.as_of
     }

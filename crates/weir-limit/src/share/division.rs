@@ -18,11 +18,9 @@ pub struct Claim<'a> {
     pub name: &'a str,
     /// 1 to 2^20, all together at most 2^20.
     pub weight: u32,
-    /// The hits that it asks for.
     pub demand: u32,
     /// The hits that its default is at least, unless the minimums of all exceed the capacity.
     pub min: u32,
-    /// The hits that its share is at most.
     pub max: Option<u32>,
     /// The hits that it was granted already: its allowance is not below them.
     pub granted: u32,
@@ -30,12 +28,9 @@ pub struct Claim<'a> {
     pub is_new: bool,
 }
 
-/// The rules by which a capacity is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Division {
-    /// How members borrow from each other.
     pub borrow: Borrow,
-    /// The hits to divide.
     pub capacity: u32,
     /// The percentage of its default that a member keeps without demand, 0 to 100.
     pub reserve: u32,

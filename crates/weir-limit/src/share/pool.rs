@@ -49,7 +49,6 @@ pub(super) struct StepSpan {
     end: Timestamp,
 }
 
-/// The decision about a request of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolDecision {
     /// Whether the hits are admitted, and counted.
@@ -194,17 +193,14 @@ impl Pool {
         self.members.iter()
     }
 
-    /// Returns a copy of all members.
     pub fn copied(&self) -> Vec<(Arc<str>, MemberState)> {
         self.members.row().to_vec()
     }
 
-    /// Returns the member `name`.
     pub fn member(&self, name: &str) -> Option<&MemberState> {
         self.members.get(name)
     }
 
-    /// Returns whether `name` is a member.
     pub fn has(&self, name: &str) -> bool {
         self.members.place(name).is_some()
     }
@@ -355,7 +351,6 @@ impl Pool {
         self.is_due && self.computing.is_none()
     }
 
-    /// Returns whether shares are being computed.
     pub const fn is_computing(&self) -> bool {
         self.computing.is_some()
     }
@@ -389,10 +384,6 @@ impl Pool {
     }
 
     /// Checks its sums, for tests.
-    ///
-    /// # Panics
-    ///
-    /// If they are not those of its members.
     pub fn assert_invariants(&self) {
         let (mut kept, mut census) = (0, Census::default());
         for (_, member) in self.members.iter() {

@@ -1,5 +1,3 @@
-//! What a pool is asked under, and the steps of its cycles.
-
 use super::{Lend, Sharing};
 use crate::units::{Period, Timestamp};
 
@@ -15,14 +13,12 @@ pub struct PoolRule<'a> {
     pub capacity: u32,
     /// The time of a cycle, which begins at a multiple of it since the Unix epoch.
     pub cycle: Period,
-    /// How they are shared.
     pub sharing: &'a Sharing,
 }
 
 // === impl PoolRule ===
 
 impl PoolRule<'_> {
-    /// Returns the number of steps of a cycle.
     pub fn steps(&self) -> u32 {
         let steps = self.cycle.as_nanos() / MIN_STEP.as_nanos();
         u32::try_from(steps).map_or(MAX_STEPS, |steps| steps.clamp(MIN_STEPS, MAX_STEPS))

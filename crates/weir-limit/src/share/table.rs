@@ -12,26 +12,18 @@ use super::{
 pub struct PoolTable {
     /// The number of the cycle, counted from the Unix epoch.
     pub cycle: u64,
-    /// The hits that all members were granted.
     pub total: u32,
-    /// The members, in any order.
     pub members: Vec<MemberCounts>,
 }
 
-/// What the store has counted of one member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberCounts {
-    /// Its name.
     pub name: Box<str>,
-    /// The hits that it asked for in the last cycle.
     pub demand: u32,
-    /// The hits that it has asked for in this cycle.
     pub asked: u32,
-    /// The hits that it was granted in this cycle.
     pub granted: u32,
     /// The last cycle in which it asked for hits.
     pub last_cycle: u64,
-    /// Whether this is its first cycle.
     pub is_new: bool,
 }
 

@@ -24,7 +24,6 @@ const STEP: Period = Period::from_secs(10);
 /// How the numbers of instances that rules take from DNS are looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsSettings {
-    /// The name servers.
     pub name_servers: NameServers,
     /// The time between two look-ups of a name. A fifth of it until all names were found.
     pub refresh: Duration,

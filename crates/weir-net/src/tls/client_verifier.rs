@@ -1,5 +1,3 @@
-//! Verification of client certificates.
-
 use std::sync::Arc;
 
 use tokio_rustls::rustls::{
@@ -41,7 +39,6 @@ pub struct WrongClientName {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("its authority is not valid: {subject}")]
 pub struct EndedAuthority {
-    /// Its name.
     pub subject: String,
 }
 

@@ -160,7 +160,6 @@ fn increment(target: &Target, exchange: &Exchange, at: Timestamp) -> Option<u64>
 // === impl EncodedCommand ===
 
 impl EncodedCommand {
-    /// Determines the server to send the command to.
     pub(super) fn key(&self) -> &str {
         match self {
             Self::Count { key, .. } => key,

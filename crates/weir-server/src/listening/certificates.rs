@@ -30,11 +30,6 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// Loads the files of `tls`.
-    ///
-    /// # Errors
-    ///
-    /// [`TlsError`], if a file cannot be read or used, or the key does not belong to the certificate.
     pub async fn load(tls: ServerTls) -> Result<Arc<Self>, TlsError> {
         let (files, config, dates) = blocking(tls.clone(), |tls| {
             let files = tls.read()?;

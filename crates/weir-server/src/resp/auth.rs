@@ -1,5 +1,3 @@
-//! The user and password that clients have to give.
-
 use std::fmt;
 
 use ring::digest::{Digest, SHA256, digest};

@@ -17,7 +17,6 @@ use crate::{
 };
 use weir_store::Store;
 
-/// A server that is ready to accept connections.
 #[derive(Debug)]
 pub struct Server<S> {
     service: Arc<Service<S>>,
@@ -32,10 +31,6 @@ impl<S: Store> Server<S> {
     }
 
     /// Serves until `stop`, then closes connections after the commands that have arrived, or after `drain`.
-    ///
-    /// # Errors
-    ///
-    /// The system's, if it cannot start a thread.
     pub async fn serve(
         self,
         listener: Listener,

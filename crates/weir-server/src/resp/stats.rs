@@ -1,5 +1,3 @@
-//! The metrics of the server.
-
 use super::commands::COMMANDS;
 use weir_observe::{Counter, Metric, Source};
 

@@ -29,27 +29,19 @@ pub(super) struct KeyLine {
     pub(super) names: Named,
 }
 
-/// What becomes of a caller that may wait.
 #[derive(Debug)]
 pub enum Arrival {
-    /// Its hits were taken.
     Admitted,
-    /// It waits.
     Waits(Ticket),
-    /// Its hits are not taken.
     Rejected(Rejection),
 }
 
 /// Hits that were taken, by which they can be given back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
-    /// Identifies the counters.
     pub key: CounterKey,
-    /// One for each counter.
     pub tiers: SharedTiers,
-    /// The number of hits.
     pub hits: Hits,
-    /// The instant at which they were taken.
     pub taken_at: Timestamp,
     /// The rule by which they were taken, if it is configured.
     pub rule: Option<RuleId>,

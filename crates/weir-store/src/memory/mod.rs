@@ -79,12 +79,10 @@ pub struct MemoryStore<N: Notes = ()> {
     wait_room: Arc<WaitRoom>,
 }
 
-/// The usage of a [`MemoryStore`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Counters held now, including expired ones that were not swept yet.
     pub live: usize,
-    /// Counters that may be held at most.
     pub max: usize,
     /// Counters evicted before they expired, because the store was full.
     pub evicted: u64,
@@ -121,7 +119,6 @@ impl MemoryStore {
 }
 
 impl<N: Notes> MemoryStore<N> {
-    /// A store of about `max_counters` counters with notes.
     pub fn with_notes(max_counters: usize) -> Self {
         let max_counters = max_counters.max(1);
         let shards = max_counters.div_ceil(COUNTERS_PER_SHARD).next_power_of_two();
@@ -140,7 +137,6 @@ impl<N: Notes> MemoryStore<N> {
         }
     }
 
-    /// Returns the usage of this store.
     pub fn usage(&self) -> Usage {
         Usage {
             live: self.live.load(Ordering::Relaxed),
@@ -199,7 +195,6 @@ impl<N: Notes> MemoryStore<N> {
         decisions
     }
 
-    /// Decides one check, as [`MemoryStore::decide`] does.
     pub fn decide_one(&self, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Decision {
         let decision = self.decide_by(check, check.over_limit_policy_in(scope), now);
         self.bound(check.key, now);
@@ -242,7 +237,6 @@ impl<N: Notes> MemoryStore<N> {
         self.on_shard(request.key, |shard| shard.take(request, check, now))
     }
 
-    /// Reserves hits: [`Store::reserve`] without a future.
     pub fn reserve_now(
         &self,
         check: &LimitCheck<'_>,
@@ -257,7 +251,6 @@ impl<N: Notes> MemoryStore<N> {
         reservation
     }
 
-    /// Gives reserved hits back: [`Store::release`] without a future.
     #[expect(clippy::needless_pass_by_value, reason = "consumed, so that no hit is given back twice")]
     pub fn release_now(
         &self,
@@ -273,7 +266,6 @@ impl<N: Notes> MemoryStore<N> {
         self.on_shard(check.key, |shard| shard.release(check, counted, unused.min(hits), now));
     }
 
-    /// Decides about a bucket: [`Store::decide_bucket`] without a future.
     pub fn decide_bucket_now(
         &self,
         name: &BucketName<'_>,
@@ -335,7 +327,6 @@ impl<N: Notes> MemoryStore<N> {
             .collect()
     }
 
-    /// Gives the hits of `check` back.
     pub fn give_back(&self, check: &LimitCheck<'_>, now: Timestamp) {
         let check = LimitCheck { direction: Direction::GiveBack, ..check.copied() };
         self.decide_by(&check, check.over_limit_policy(), now);

@@ -115,7 +115,6 @@ impl MemoryStore {
         });
     }
 
-    /// Makes the turns that are due at `now`.
     pub fn serve_lines(&self, now: Timestamp) {
         while let Some((instant, key)) = self.timers.due(now) {
             self.on_shard(key, |shard| {
@@ -159,7 +158,6 @@ impl MemoryStore {
         }
     }
 
-    /// Returns the timers of its lines.
     pub fn timers(&self) -> &Arc<Timers> {
         &self.timers
     }
