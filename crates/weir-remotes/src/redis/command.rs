@@ -100,9 +100,6 @@ impl PreparedCommand {
     }
 
     pub(super) fn outcome(&self, value: &Value) -> CommandOutcome<Reply> {
-        if let Value::ServerError(error) = value {
-            return error_outcome(error);
-        }
         match &self.encoded {
             EncodedCommand::Count { .. } => CommandOutcome::Done(self.count_reply(value)),
             EncodedCommand::Run { .. } => match script::reply(value, &self.target, self.at) {
