@@ -19,7 +19,7 @@ pub(super) struct Forecast {
     pub(super) has_room: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberState {
     /// The hits that it asked for in the last cycle.
     pub demand: u32,
@@ -47,22 +47,9 @@ pub struct MemberState {
 }
 
 impl MemberState {
-    pub(super) const fn arriving(cycle: u64, step: u32) -> Self {
-        Self {
-            demand: 0,
-            asked: 0,
-            granted: 0,
-            allowance: 0,
-            own: 0,
-            default: 0,
-            last_cycle: cycle,
-            is_new: true,
-            arrived_in: step,
-            admitted_in_all: 0,
-            rejected_in_all: 0,
-            past: [0; PACE_STEPS + 1],
-            standing: Standing { weight: 1, is_named: false },
-        }
+    pub(super) fn arriving(cycle: u64, step: u32) -> Self {
+        let standing = Standing { weight: 1, is_named: false };
+        Self { last_cycle: cycle, is_new: true, arrived_in: step, standing, ..Self::default() }
     }
 
     pub(super) fn allow(&mut self, allowance: u32, default: u32) {
