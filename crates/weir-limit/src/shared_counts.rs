@@ -7,7 +7,6 @@ use super::{
     units::Period,
 };
 
-/// A store in which instances can share counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedStore {
     /// Its name in messages to users, such as `Redis`.
@@ -17,7 +16,6 @@ pub struct SharedStore {
     pub capabilities: Capabilities,
 }
 
-/// What a shared store can count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Capabilities {
     /// Every limit in every mode, and the pools of fair shares.
@@ -62,8 +60,9 @@ impl Capabilities {
         self == Self::All || (tiers.len() < 2 && tiers.iter().all(Tier::has_windows))
     }
 
-    pub fn support(self, tiers: &[Tier], mode: Coordination) -> bool {
-        self.count(tiers) && (self == Self::All || !mode.leases())
+    /// Of tiers that they count.
+    pub fn support(self, mode: Coordination) -> bool {
+        self == Self::All || !mode.leases()
     }
 }
 
@@ -96,7 +95,7 @@ impl SharedCounts {
             // nothing is counted in the store
             return mode;
         }
-        mode.nearest(|mode| store.shares(rule) && store.capabilities.support(rule.limit.tiers(), mode))
+        mode.nearest(|mode| store.shares(rule) && store.capabilities.support(mode))
     }
 
     /// Returns the mode in which `rule` is counted; none if it depends on the number of instances, which is unknown.

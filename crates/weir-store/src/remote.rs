@@ -38,7 +38,8 @@ pub trait Remote: Send + Sync + 'static {
 
     /// Whether this store can count `target` in this mode; if not, its rule sends no commands.
     fn supports(&self, target: &Target, mode: Coordination) -> bool {
-        self.shared_store().capabilities.support(&target.tiers, mode)
+        let capabilities = self.shared_store().capabilities;
+        capabilities.count(&target.tiers) && capabilities.support(mode)
     }
 
     /// What this store can count, and its names in reports.
