@@ -132,24 +132,21 @@ impl Stats {
     /// gets the limits of the rule whose stats are `declared`.
     pub fn dynamic_rule(&self, name: &[Box<str>], declared: Option<&RuleStats>) -> Option<Arc<RuleStats>> {
         let length = name.iter().map(|part| part.len()).sum::<usize>();
-        {
-            let rules = self.rules.read();
-            if let Some(known) = rules.by_name.get(name) {
-                return Some(Arc::clone(&known.stats));
-            }
-            // a full registry is the lasting state under hostile values: it must not cost the write lock
-            if !rules.has_room(length, self.max_dynamic_names.0) {
+        let known_or_rejected = |rules: &RuleTable| {
+            let known = rules.by_name.get(name).map(|known| Arc::clone(&known.stats));
+            let is_full = known.is_none() && !rules.has_room(length, self.max_dynamic_names.0);
+            if is_full {
                 self.names_rejected.add(1);
-                return None;
             }
+            (known.is_some() || is_full).then_some(known)
+        };
+        // a full registry is the lasting state under hostile values: it must not cost the write lock
+        if let Some(found) = known_or_rejected(&self.rules.read()) {
+            return found;
         }
         let mut rules = self.rules.write();
-        if let Some(known) = rules.by_name.get(name) {
-            return Some(Arc::clone(&known.stats));
-        }
-        if !rules.has_room(length, self.max_dynamic_names.0) {
-            self.names_rejected.add(1);
-            return None;
+        if let Some(found) = known_or_rejected(&rules) {
+            return found;
         }
         rules.dynamic += 1;
         rules.dynamic_bytes += length;
