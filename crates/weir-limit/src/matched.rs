@@ -17,7 +17,7 @@ use super::{
 };
 
 /// The rules that the descriptors of one request match.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Matched<'a> {
     /// One for each descriptor, in the request's order.
     pub matches: SmallVec<[DescriptorMatch<'a>; 2]>,
@@ -86,14 +86,7 @@ impl<'a> Matched<'a> {
 
     /// Like [`Matched::new`]. `on_match` gets the [`CompiledRule::index`] before the rule is read, to prefetch by it.
     pub fn with_prefetch(rules: &'a RuleSet, request: &'a Request<'_>, on_match: impl Fn(usize)) -> Self {
-        let mut matched = Self {
-            matches: SmallVec::new(),
-            checks: SmallVec::new(),
-            shadows: 0,
-            unknown_domain: false,
-            scope: Scope::default(),
-            give_back: GiveBack::default(),
-        };
+        let mut matched = Self::default();
         let Some(root) = rules.root(request.domain) else {
             matched.unknown_domain = true;
             matched.matches.resize(request.descriptors.len(), DescriptorMatch::NoLimit);
@@ -182,7 +175,6 @@ impl<'a> Matched<'a> {
         }
     }
 
-    /// Returns whether callers may give hits back to the limit of `check`.
     pub fn give_back_to(&self, check: &LimitCheck<'_>) -> GiveBack {
         check.rule.give_back().unwrap_or(self.give_back)
     }
@@ -324,7 +316,6 @@ impl LimitCheck<'_> {
         &self.tiers()[usize::from(self.pool.is_some())..]
     }
 
-    /// Returns the check of `hits` in the tiers beside the pool, if there are any.
     pub fn of_own_tiers(&self, hits: Hits) -> Option<LimitCheck<'_>> {
         let RuleRef::Compiled(rule) = self.rule else { return None };
         let has_tiers = self.pool.is_some() && !self.own_tiers().is_empty();
