@@ -18,7 +18,6 @@ pub struct Target {
     run: fn(&[u8]),
 }
 
-/// All targets.
 pub const TARGETS: [Target; 12] = [
     target("disk_record", 4, 8, weir_disk::fuzz::record),
     target("dns_answer", 4, 8, weir_net::dns::fuzz::answer),
@@ -43,20 +42,10 @@ const fn target(name: &'static str, max_input: usize, max_memory: usize, run: fn
 
 impl Target {
     /// Returns the target called `name`.
-    ///
-    /// # Panics
-    ///
-    /// If there is none.
-    #[must_use]
     pub fn named(name: &str) -> Self {
         *TARGETS.iter().find(|target| target.name == name).expect("a target of this name")
     }
 
-    /// Runs it on `input`.
-    ///
-    /// # Panics
-    ///
-    /// If weir does something wrong with it.
     pub fn run(&self, input: &[u8]) {
         (self.run)(&input[..input.len().min(self.max_input)]);
     }

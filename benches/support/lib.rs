@@ -1,13 +1,6 @@
 //! What benchmarks share: limiters in the process of their caller, counts of instructions, histograms, frames of HTTP/2.
 
-#![allow(
-    missing_docs,
-    clippy::missing_errors_doc,
-    clippy::missing_panics_doc,
-    clippy::must_use_candidate,
-    clippy::new_without_default,
-    reason = "a benchmark reads the code, and ends if it cannot go on"
-)]
+#![allow(clippy::new_without_default, reason = "a benchmark reads the code, and ends if it cannot go on")]
 
 pub mod callgrind;
 pub mod case;

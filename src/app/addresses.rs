@@ -1,5 +1,3 @@
-//! The addresses of a service.
-
 use std::{fmt, net::SocketAddr};
 
 use weir_server::net::BoundAddress;
@@ -7,21 +5,14 @@ use weir_server::net::BoundAddress;
 /// The bound addresses of a service, with actual ports where any free port was requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
-    /// The gRPC server.
     pub grpc: BoundAddress,
-    /// The HTTP server.
     pub http: SocketAddr,
-    /// The debug pages.
     pub debug: SocketAddr,
-    /// The port for Prometheus only.
     pub prometheus: Option<SocketAddr>,
-    /// The server of Redis' protocol.
     pub redis: Option<BoundAddress>,
 }
 
 impl Addresses {
-    /// Returns each server's name and address.
-    #[must_use]
     pub fn named(&self) -> Vec<(&'static str, String)> {
         let mut named = vec![
             ("grpc", self.grpc.to_string()),

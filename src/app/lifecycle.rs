@@ -57,12 +57,10 @@ pub struct App {
 }
 
 impl App {
-    /// Loads the rules and binds every listener.
     pub async fn bind(settings: Settings) -> Result<Self, AppError> {
         Box::pin(Self::bind_with(settings, Arc::new(SystemClock))).await
     }
 
-    /// Like [`App::bind`], with decisions as of the time of `clock`.
     pub async fn bind_with(settings: Settings, clock: Arc<dyn Clock>) -> Result<Self, AppError> {
         if let Some(xds) = settings.rules.xds.clone() {
             let source = XdsSource::start(xds).map_err(AppError::Defaults)?;
@@ -136,19 +134,14 @@ impl App {
         })
     }
 
-    /// Returns the bound addresses.
-    #[must_use]
     pub fn addresses(&self) -> &Addresses {
         &self.addresses
     }
 
-    /// Returns a handle that requests a reload of the rules.
-    #[must_use]
     pub fn reload(&self) -> Reload {
         self.reload.clone()
     }
 
-    /// Serves until `shutdown`, then stops as the settings say.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), AppError> {
         tracing::info!(addresses = %self.addresses, "listening");
         let (close_servers, closed) = watch::channel(false);

@@ -1,5 +1,3 @@
-//! Requests of a reload.
-
 use std::sync::Arc;
 
 use tokio::sync::Notify;

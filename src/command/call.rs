@@ -88,12 +88,9 @@ pub struct CallTls {
     pub server_name: Option<ServerName<'static>>,
 }
 
-/// The server's decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallOutcome {
-    /// The request is admitted.
     Admitted,
-    /// The request is over its limit.
     OverLimit,
     /// The request is admitted, because no limit applies to any of its descriptors, and `--require-limit` is given.
     NoLimit,

@@ -12,16 +12,12 @@ use weir_limit::{Origin, RuleNode};
 
 use super::lines::{write_json, write_line};
 
-/// The options of a check.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CheckOptions {
-    /// Whether warnings are errors.
     pub deny_warnings: bool,
-    /// The format of the result.
     pub format: CheckFormat,
 }
 
-/// The format of a check's result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum CheckFormat {
     /// A line for each error and warning, and a summary.

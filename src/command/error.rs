@@ -2,7 +2,6 @@
 
 use std::error::Error;
 
-/// The result of a command.
 pub type CommandResult<T> = Result<T, Box<dyn Error>>;
 
 /// What failed, and why.

@@ -15,27 +15,22 @@ use super::{check::write_findings, lines::write_line};
 
 const MOST_PATTERNS: usize = 10;
 
-/// The result of an explanation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Explained {
     /// Every descriptor matches a rule, or a descriptor that is declared without a limit.
     Match,
     /// A descriptor matches nothing.
     NoMatch,
-    /// The rules are invalid.
     InvalidRules,
 }
 
 /// A request to explain, and the service that would receive it.
 #[derive(Clone, Copy, Debug)]
 pub struct ExplainedRequest<'a> {
-    /// Its domain.
     pub domain: &'a str,
-    /// Its descriptors, each a list of keys and values.
     pub descriptors: &'a [Vec<(String, String)>],
     /// What a rejection affects at least, in every domain.
     pub scope: Scope,
-    /// How the service shares its counts.
     pub shared: SharedCounts,
 }
 

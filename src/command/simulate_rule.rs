@@ -8,11 +8,8 @@ use super::error::CommandResult;
 /// A descriptor whose rule is simulated, and the rules.
 #[derive(Debug)]
 pub struct DescriptorToSimulate<'a> {
-    /// The rules.
     pub loaded: Result<Loaded, ConfigErrors>,
-    /// The domain of the request.
     pub domain: &'a str,
-    /// The keys and values of the descriptor.
     pub entries: &'a [(String, String)],
 }
 

@@ -1,5 +1,3 @@
-//! Reads the bounds on what clients can make weir hold or wait for.
-
 use std::{ops::RangeInclusive, time::Duration};
 
 use weir_server::bounds::{Bounds, MAX_MESSAGE, RequestBounds};

@@ -20,26 +20,15 @@ const PREFIX: &str = "weir_";
 /// The bytes that all credentials of a service may have, as systemd bounds them.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// A credential that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialError {
-    /// The directory, or a file in it, cannot be read.
     #[error("cannot read the credential {path}")]
-    Unreadable {
-        /// The directory or file.
-        path: String,
-        /// The reason.
-        source: io::Error,
-    },
+    Unreadable { path: String, source: io::Error },
     /// The file is larger than 1 MiB, which systemd itself would not allow, or not UTF-8.
     #[error("invalid credential {0}; a credential is UTF-8 text of at most 1 MiB")]
     Invalid(String),
-    /// The variable is also in the environment.
     #[error("{variable} is set, and is also a credential ({PREFIX}{variable}); remove one of them")]
-    Twice {
-        /// The variable.
-        variable: String,
-    },
+    Twice { variable: String },
 }
 
 /// The variables of this process, and its credentials: the file `weir_NAME` of `$CREDENTIALS_DIRECTORY` is `NAME`.

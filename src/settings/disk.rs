@@ -1,5 +1,3 @@
-//! Reads the settings of the store on disk.
-
 use weir_coordinate::CoordinationSettings;
 use weir_disk::{DiskSettings, DiskSync, OnDamage};
 

@@ -2,12 +2,9 @@
 
 use std::{collections::BTreeMap, env};
 
-/// Environment variables by name.
 pub trait Environment {
-    /// Returns the value of the variable, if it is set.
     fn get(&self, name: &str) -> Option<String>;
 
-    /// Returns the names of all variables that are set.
     fn names(&self) -> Vec<String>;
 
     /// Returns the names of those that are credentials of systemd; none by default.

@@ -1,5 +1,3 @@
-//! Reads who may use `/json`.
-
 use weir_net::tls::ServerTls;
 use weir_server::http::JsonAccess;
 

@@ -1,5 +1,3 @@
-//! Reads the settings of the server of Redis' protocol.
-
 use weir_net::tls::ServerTls;
 use weir_server::resp::{Auth, ServiceSettings};
 

@@ -297,7 +297,6 @@ pub(super) fn find(variable: &str) -> Option<&'static Setting> {
     BY_NAME.get(variable).copied().or_else(|| all().find(is_pattern))
 }
 
-/// The name of a variable of the table.
 pub(super) fn name(variable: &str) -> &'static str {
     BY_NAME.get_key_value(variable).map_or("", |(name, _)| name)
 }
@@ -307,14 +306,12 @@ pub(super) fn names_after(prefix: &str) -> impl Iterator<Item = &'static str> {
     BY_NAME.keys().filter_map(move |name| name.strip_prefix(prefix))
 }
 
-/// The settings of a section, by name.
 pub(super) fn section(title: &str) -> impl Iterator<Item = (String, &'static Setting)> {
     let settings = sections().filter(move |(of, _)| *of == title).flat_map(|(_, settings)| settings);
     settings.flat_map(|setting| setting.expanded().map(move |name| (name, setting)))
 }
 
 /// The variables for `weir serve --help`.
-#[must_use]
 pub fn help() -> String {
     let mut help = INTRODUCTION.to_owned();
     for (mut title, settings) in sections().filter(|(title, _)| *title != WITHOUT_EFFECT) {

@@ -19,26 +19,19 @@ const LIGHT: &str = ".window { stroke: #8250df; stroke-dasharray: 2 3 }
 .limit { stroke: #1f2328; stroke-width: 1.5; stroke-dasharray: 6 4 } .over { fill: #cf222e }";
 const DARK: &str = ".window { stroke: #a475f9 } .limit { stroke: #e6edf3 } .over { fill: #f85149 }";
 
-/// What is drawn of one mode.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Panel {
-    /// The mode.
     pub name: String,
-    /// Its metrics in a line.
     pub summary: String,
-    /// The admitted requests.
     pub series: AdmittedSeries,
 }
 
-/// The axes of one panel.
 struct Axes {
     seconds: f64,
     most: u64,
     bottom: f64,
 }
 
-/// Draws the admitted requests of each mode, below `title`.
-#[must_use]
 pub fn chart(scenario: &Scenario, title: &str, modes: &[Panel]) -> String {
     let bound = modes.first().map_or(0, |mode| mode.series.bound);
     let admitted = modes.iter().flat_map(|mode| &mode.series.points).map(|(_, admitted)| *admitted);

@@ -1,5 +1,3 @@
-//! The outcome of a simulation, compared with the limit's bounds.
-
 use weir_limit::{Period, Tier, Timestamp};
 
 use super::{
@@ -23,9 +21,7 @@ pub struct SimulationMetrics {
     pub calls: f64,
     /// The share of decisions that waited for the store.
     pub waited: f64,
-    /// The median wait of the decisions that waited.
     pub typical_wait: Period,
-    /// The longest wait.
     pub longest_wait: Period,
     /// The share of decisions made without the store, since it did not reply in time.
     pub fallback: f64,
@@ -53,8 +49,6 @@ struct Admitted {
 // === impl SimulationMetrics ===
 
 impl SimulationMetrics {
-    /// Computes the metrics of `outcome`, the outcome of `scenario`.
-    #[must_use]
     pub fn of(scenario: &Scenario, outcome: &SimulationOutcome) -> Self {
         let decisions = &outcome.decisions;
         let share = |n: usize| n as f64 / decisions.len().max(1) as f64;
@@ -178,8 +172,6 @@ fn windows(scenario: &Scenario) -> impl Iterator<Item = (Timestamp, Timestamp)> 
 // === impl AdmittedSeries ===
 
 impl AdmittedSeries {
-    /// Returns the admitted requests over time, in up to `steps` steps.
-    #[must_use]
     pub fn of(scenario: &Scenario, outcome: &SimulationOutcome, steps: u32) -> Self {
         let Scenario { tier, .. } = scenario;
         let admitted = Admitted::of(&outcome.decisions);

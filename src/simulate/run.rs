@@ -16,14 +16,11 @@ use super::{
     scenario::{DOMAIN, Scenario, choose},
 };
 
-/// The parts of one simulated instance.
 #[derive(Clone, Debug)]
 pub struct Instance {
     /// Its index, from 0.
     pub number: usize,
-    /// Its connection to the store.
     pub remote: SimulatedRemote,
-    /// Its clock, which may be skewed.
     pub clock: SimulatedClock,
 }
 
@@ -32,15 +29,12 @@ pub struct Instance {
 pub struct SimulatedDecision {
     /// The number of its key, from 0.
     pub key: u32,
-    /// The instant at which the request arrived.
     pub arrived: Timestamp,
-    /// The instant at which it was decided.
     pub decided: Timestamp,
     /// Whether it was admitted; none if there was no decision.
     pub admitted: Option<bool>,
 }
 
-/// The outcome of a simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimulationOutcome {
     /// The decisions, in the order in which they were made.

@@ -1,5 +1,3 @@
-//! The parameters of a simulation.
-
 use std::sync::Arc;
 
 use clap::ValueEnum;
@@ -37,7 +35,6 @@ const WARM_UP: u64 = 10;
 /// For longer periods, heartbeats and sweeps become rarer: in the windows of a day there would be millions.
 const LONG: Period = Period::from_secs(3_600);
 
-/// The parameters of a simulation.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// Instances of weir, 1 to 1,000.
@@ -48,11 +45,8 @@ pub struct Scenario {
     pub tier: Tier,
     /// The offered load of each key on average, as a multiple of what the limit admits. Above 0.
     pub load: f64,
-    /// When requests arrive.
     pub arrivals: Arrivals,
-    /// How requests are spread over the instances.
     pub skew: Skew,
-    /// The network between each instance and the store.
     pub network: Network,
     /// The largest error of the instances' clocks, in either direction.
     pub clock_skew: Period,
@@ -109,7 +103,6 @@ impl Scenario {
     }
 
     /// Returns fewer periods, then fewer keys, then a smaller limit, then less load: `modes` take less than a minute.
-    #[must_use]
     pub fn shortened(&self, modes: usize) -> Self {
         let most = (MAX_REQUESTS / modes.max(1) as f64).min(MAX_REQUESTS_OF_MODE);
         let mut part = self.clone();
@@ -132,7 +125,6 @@ impl Scenario {
     }
 
     /// Says what of it `part` has, if that is less than all of it.
-    #[must_use]
     pub fn shortened_to(&self, part: &Self) -> Option<String> {
         let mut less = Vec::new();
         if part.windows < self.windows {
@@ -165,7 +157,6 @@ impl Scenario {
     }
 
     /// Says what is simulated: instances, limit, offered load and how it is spread.
-    #[must_use]
     pub fn title(&self) -> String {
         let Self { instances, tier, keys, load, .. } = self;
         let plural = if *instances == 1 { "" } else { "s" };
@@ -201,7 +192,6 @@ impl Scenario {
 
     /// The time between two heartbeats, sweeps or the like, which is `interval` outside simulations. It is longer, in
     /// proportion, for limits of more than an hour, or where many instances would do the work millions of times.
-    #[must_use]
     pub fn rarer(&self, interval: Period) -> Period {
         let by_period = self.by_period(interval);
         times(by_period, (self.steps(by_period) / MAX_STEPS).ceil() as u64)
@@ -221,14 +211,11 @@ impl Scenario {
         self.begin().after(Period::from_nanos(all))
     }
 
-    /// Returns rules with the limit, coordinated by `coordination`.
-    #[must_use]
     pub fn rules(&self, coordination: RuleCoordination) -> Arc<RuleSet> {
         Arc::new(self.rule_set(coordination))
     }
 
     /// As [`Scenario::rules`], for one owner.
-    #[must_use]
     pub fn rule_set(&self, coordination: RuleCoordination) -> RuleSet {
         let limit =
             Limit::Tiers { tiers: [self.tier.clone()].into(), over_limit_policy: OverLimitPolicy::Ignore };

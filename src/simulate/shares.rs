@@ -14,16 +14,13 @@ const MAX_HITS: u64 = 50_000_000;
 /// 500 years, which leaves room to the end of timestamps.
 const MAX_TIME: Period = Period::from_secs(500 * 365 * 86_400);
 
-/// What the members ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Demands {
     /// The names of the members, each of which has an element in every cycle.
     pub members: Vec<String>,
-    /// The hits of each member, in each cycle.
     pub cycles: Vec<Vec<u32>>,
 }
 
-/// The reason why a text is no table of demands.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub struct DemandsError {
@@ -33,14 +30,11 @@ pub struct DemandsError {
     pub reason: String,
 }
 
-/// What one cycle brought, for each member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedCycle {
-    /// The hits that it asked for.
     pub demands: Vec<u32>,
     /// Its share when the cycle began; 0 if it was no member then.
     pub shares: Vec<u32>,
-    /// The hits that were admitted.
     pub admitted: Vec<u32>,
 }
 
@@ -48,7 +42,6 @@ pub struct SharedCycle {
 
 impl Demands {
     /// Returns the example of `docs/fair-shares.md`: four clients of a capacity of 40.
-    #[must_use]
     pub fn example() -> Self {
         let cycles = [[10, 10, 10, 10], [2, 15, 10, 10], [3, 15, 50, 10], [0, 15, 50, 5], [4, 15, 50, 9]];
         Self {
@@ -100,13 +93,11 @@ impl Demands {
     }
 
     /// Returns how many cycles of this length can be simulated.
-    #[must_use]
     pub fn most_cycles(cycle: Period) -> u64 {
         MAX_TIME.as_nanos() / cycle.as_nanos().max(1)
     }
 
     /// Sends the demands to a pool of `capacity`, spread over each `cycle`, up to [`Demands::most_cycles`].
-    #[must_use]
     pub fn run(&self, capacity: u32, cycle: Period, sharing: &Sharing) -> Vec<SharedCycle> {
         let rule = PoolRule { capacity, cycle, sharing };
         let mut pool = Pool::default();
@@ -149,7 +140,6 @@ fn instants(demands: &[u32], cycle: Period) -> Vec<(Period, usize)> {
 }
 
 /// Renders `cycles` as text: for each, what the members asked for, their shares at its start, and what was admitted.
-#[must_use]
 pub fn shares_table(demands: &Demands, cycles: &[SharedCycle]) -> String {
     let names = demands.members.iter().map(|name| name.chars().count());
     let width = names.chain([7]).max().unwrap_or_default();

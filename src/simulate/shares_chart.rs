@@ -17,7 +17,6 @@ const LIGHT: &str = ".asked { fill: #d0d7de } .share { stroke: #1f2328; stroke-w
 const DARK: &str = ".asked { fill: #3d444d } .share { stroke: #e6edf3 }";
 
 /// Draws `cycles` under this `title`: of up to 12 members, those that ask for the most.
-#[must_use]
 pub fn shares_chart(title: &str, capacity: u32, demands: &Demands, cycles: &[SharedCycle]) -> String {
     let total = |i: &usize| cycles.iter().map(|cycle| u64::from(cycle.demands[*i])).sum::<u64>();
     let mut drawn: Vec<usize> = (0..demands.members.len()).collect();

@@ -14,7 +14,6 @@ use super::{
 const SMALL_OVERSHOOT: f64 = 0.1;
 
 /// Says which of `modes` to choose: for most limits, to never exceed the limit, and to never wait.
-#[must_use]
 pub fn suggest(scenario: &Scenario, modes: &[(Coordination, SimulationMetrics)]) -> String {
     let find = |mode| modes.iter().find(|(name, _)| *name == mode);
     // among those that never exceed the limit, the one whose decisions wait the least, and then the one with the fewest

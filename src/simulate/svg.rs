@@ -19,7 +19,6 @@ const DARK: &str = "\
 .page { fill: #0d1117 } text { fill: #e6edf3 } .faint { fill: #8d96a0 } .grid { stroke: #3d444d }
 .admitted { fill: #4c8ed9 }";
 
-/// A page with its elements.
 pub(super) struct Drawing(String);
 
 // === impl Drawing ===

@@ -20,8 +20,6 @@ const COLUMNS: [(&str, &str); 7] = [
     ("fallback", "decisions that were made without the store, because it did not reply in time"),
 ];
 
-/// Says what the columns of [`table`] are, a line each.
-#[must_use]
 pub fn legend() -> String {
     legend_of(&COLUMNS)
 }
@@ -34,8 +32,6 @@ pub(super) fn legend_of(columns: &[(&str, &str)]) -> String {
     })
 }
 
-/// Says it in a line, for a chart.
-#[must_use]
 pub fn summary(metrics: &SimulationMetrics) -> String {
     format!(
         "worst overshoot {}, used {}, {} store calls a decision",
@@ -45,8 +41,6 @@ pub fn summary(metrics: &SimulationMetrics) -> String {
     )
 }
 
-/// Renders the metrics of `modes`, by name.
-#[must_use]
 pub fn table(modes: &[(&str, SimulationMetrics)]) -> String {
     let mut text = columns(&COLUMNS, modes.iter().map(|(name, metrics)| row(name, metrics)));
     for (name, metrics) in modes {

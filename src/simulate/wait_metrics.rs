@@ -1,5 +1,3 @@
-//! What callers that wait get, and what their provider sees.
-
 use weir_limit::{Period, Timestamp};
 
 use super::{
@@ -30,7 +28,6 @@ pub struct WaitMetrics {
     pub overshoot: f64,
     /// Admitted while callers arrived, as a share of what one line for all instances admits; at most 1.
     pub used: f64,
-    /// The share of callers that were rejected.
     pub rejected: f64,
     /// The wait of the admitted callers: the median.
     pub p50: Period,
@@ -46,7 +43,6 @@ pub struct WaitMetrics {
 
 impl WaitMetrics {
     /// Computes the metrics of callers that wait for up to `max_wait`. `best` is the outcome of one line for all.
-    #[must_use]
     pub fn of(
         scenario: &Scenario,
         max_wait: Period,
@@ -82,8 +78,6 @@ impl WaitMetrics {
         }
     }
 
-    /// Says it in a line, for a chart.
-    #[must_use]
     pub fn summary(&self) -> String {
         format!(
             "worst overshoot {}, used {}, rejected {}, waited {} (p50) and {} (p99)",
@@ -97,13 +91,10 @@ impl WaitMetrics {
 }
 
 /// Returns the admitted requests over time, as a provider counts them, in up to `steps` steps.
-#[must_use]
 pub fn waiting_series(scenario: &Scenario, outcome: &WaitingOutcome, steps: u32) -> AdmittedSeries {
     AdmittedSeries::of(scenario, &as_counted(&outcome.simulated), steps)
 }
 
-/// Renders the metrics of `modes`, by name.
-#[must_use]
 pub fn wait_table(modes: &[(&str, WaitMetrics)]) -> String {
     let row = |(name, metrics): &(&str, WaitMetrics)| {
         vec![
@@ -120,8 +111,6 @@ pub fn wait_table(modes: &[(&str, WaitMetrics)]) -> String {
     columns(&COLUMNS, modes.iter().map(row))
 }
 
-/// Says what the columns of [`wait_table`] are, a line each.
-#[must_use]
 pub fn wait_legend() -> String {
     legend_of(&COLUMNS)
 }

@@ -22,7 +22,6 @@ use super::{
 
 pub(super) const START: Duration = Duration::from_millis(10);
 
-/// The outcome of a simulation of callers that wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingOutcome {
     /// What became of the callers: each was decided when it was admitted or told.

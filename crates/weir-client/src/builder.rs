@@ -95,7 +95,6 @@ pub enum BuildError {
 
 impl Limiter {
     /// Returns a builder without rules.
-    #[must_use]
     pub fn builder() -> Builder {
         Builder::default()
     }

@@ -38,7 +38,6 @@ pub enum AcquireError {
 
 impl AcquireError {
     /// Returns the wait after which the hits would be taken, if there is one.
-    #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Timeout { retry_after } | Self::Full { retry_after } => Some(*retry_after),

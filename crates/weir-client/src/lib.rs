@@ -26,6 +26,13 @@
 //! # }
 //! ```
 
+#![warn(
+    missing_docs,
+    clippy::missing_errors_doc,
+    clippy::missing_panics_doc,
+    clippy::return_self_not_must_use
+)]
+
 mod builder;
 mod error;
 pub mod guide;

@@ -103,7 +103,6 @@ impl Limiter {
     }
 
     /// Returns the number of callers that wait.
-    #[must_use]
     pub fn waiters(&self) -> usize {
         self.inner.limiter.waiters()
     }

@@ -26,7 +26,6 @@ impl Permit {
     }
 
     /// Returns the time from the call to the admission.
-    #[must_use]
     pub const fn waited(&self) -> Duration {
         self.waited
     }

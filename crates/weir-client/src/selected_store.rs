@@ -45,7 +45,6 @@ macro_rules! with_any {
 
 impl AnyStore {
     /// Returns [`MemoryStore::sweep_steps`] of the counters that only this process uses.
-    #[must_use]
     pub fn sweep_steps(&self) -> usize {
         match self {
             Self::Memory(memory) => memory.sweep_steps(),

@@ -228,22 +228,14 @@ impl Walk<'_> {
             self.warn_of_flags_without_limit(fields);
             return None;
         };
-        let read = rate_limit::read(field.value, field.key_at, self.report)?;
+        let rule = rate_limit::read(field.value, field.key_at, self.report)?;
         Some(Rule {
-            limit: read.limit,
-            sharing: read.sharing.map(Arc::new),
-            shadow: read.shadow,
-            coordination: read.coordination,
-            give_back: read.give_back,
-            meters: read.meters,
-            instances_of: read.instances_of,
-            name: read.name,
-            replaces: read.replaces,
             shadow_mode,
             quota_mode,
             detailed_metric,
             metadata: metadata.map(Arc::new),
             origin: self.report.origin(field.key_at),
+            ..rule
         })
     }
 }

@@ -48,7 +48,6 @@ struct DefaultFields {
 
 impl RuleDefaults {
     /// Sets only the algorithm, for every domain. None if no algorithm has that `name`.
-    #[must_use]
     pub fn of_algorithm(name: &str) -> Option<Self> {
         let all = DefaultFields { algorithm: Some(AlgorithmKind::parse(name)?), ..DefaultFields::default() };
         Some(Self { all, domains: Vec::new() })
@@ -56,17 +55,12 @@ impl RuleDefaults {
 
     /// Has costs count above the limit in every domain: what a rule of a control plane does by itself, unless a
     /// rejected request counts nowhere.
-    #[must_use]
     pub fn with_costs(mut self) -> Self {
         self.all.meters = true;
         self
     }
 
     /// Reads the file `path`. Its settings take precedence over these.
-    ///
-    /// # Errors
-    ///
-    /// All errors of the file.
     pub fn with_file(&self, path: &Path) -> Result<Self, ConfigErrors> {
         let mut report = ConfigReport::of_file(&path.display().to_string());
         let read = read_file(path, &mut report).map(|text| read(&text, &mut report)).unwrap_or_default();

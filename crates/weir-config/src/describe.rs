@@ -12,11 +12,8 @@ use weir_observe::text::escaped;
 /// A compiled rule in words, as `weir explain` and the log show it.
 #[derive(Clone, Copy, Debug)]
 pub struct RuleDescription<'a> {
-    /// The rule.
     pub compiled: &'a CompiledRule,
-    /// Whether the descriptors of a request count alone or all together.
     pub scope: Scope,
-    /// How instances share its counts.
     pub shared: SharedCounts,
 }
 
@@ -146,7 +143,6 @@ impl RuleDescription<'_> {
         })
     }
 
-    /// The description as JSON.
     pub fn json(&self) -> Value {
         let (compiled, rule) = (self.compiled, &self.compiled.rule);
         let descriptor: Vec<Value> = compiled

@@ -14,14 +14,11 @@ use super::{
 pub struct Document {
     /// Its name in messages.
     pub name: String,
-    /// What it holds.
     pub content: DocumentContent,
 }
 
-/// The content of a [`Document`].
 #[derive(Clone, Debug)]
 pub enum DocumentContent {
-    /// The text of a rule file.
     Yaml(String),
     /// The tree that a rule file would parse to. Errors about it have no line and column.
     Tree(Json),

@@ -1,5 +1,3 @@
-//! Reads the durations of rule files.
-
 use weir_limit::{Period, Unit};
 
 /// Bounds the life of a counter and the wait for a retry.
@@ -10,7 +8,6 @@ pub const RIGHT: &str =
     "write a whole number and ms, s, m, h, d or w, from 1ms to 365d, such as 500ms, 10s, 1m, 1h, 7d or 1w";
 
 /// None if `text` has another form, is zero, or exceeds a year.
-#[must_use]
 pub fn parse(text: &str) -> Option<Period> {
     let digits = text.find(|c: char| !c.is_ascii_digit())?;
     let (number, suffix) = text.split_at(digits);

@@ -1,5 +1,3 @@
-//! Decodes the bytes of a file.
-
 use super::yaml::{YamlFault, YamlPosition};
 
 /// UTF-16 if `bytes` begin with its byte order mark, as Windows writes files, else UTF-8.

@@ -1,5 +1,3 @@
-//! Errors and warnings about rule files, with their places.
-
 use std::{
     fmt::{self, Write as _},
     rc::Rc,
@@ -34,7 +32,6 @@ pub struct Finding {
 pub struct ConfigErrors {
     /// The errors, at least one, by file and place.
     pub errors: Vec<Finding>,
-    /// The warnings, by file and place.
     pub warnings: Vec<Finding>,
 }
 

@@ -92,7 +92,6 @@ impl<'n> Fields<'n> {
         (!scalar.text().is_empty()).then(|| field.with(scalar.text()))
     }
 
-    /// One of `choices`, by its name.
     pub(super) fn choice<T: Copy>(
         &self,
         key: &str,

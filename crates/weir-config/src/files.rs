@@ -18,7 +18,6 @@ const MAX_LINKS: usize = 40;
 /// A directory at the top of an ext file system, which only root may read.
 const LOST_AND_FOUND: &str = "lost+found";
 
-/// A file of rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleFile {
     /// The path below the listed directory, through links, as messages show it.
@@ -27,7 +26,6 @@ pub struct RuleFile {
     pub real: PathBuf,
 }
 
-/// What is in a directory of rules.
 #[derive(Debug, Default)]
 pub struct Listing {
     /// The files, in the order of their names.
@@ -57,10 +55,8 @@ impl Listing {
     }
 }
 
-/// How a link leads nowhere.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum BrokenLink {
-    /// Its file was removed from the version, or the link is not removed yet.
     NotInVersion,
     NoVersion,
     /// It does not lead through a version.
@@ -167,7 +163,6 @@ fn classify(
 }
 
 /// Whether it is a version or the link to one. Their files are rules only through visible links.
-#[must_use]
 pub fn is_internal(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b"..")
 }

@@ -37,7 +37,6 @@ const UNREADABLE: &str = "error loading config file";
 const UNREADABLE_HIDDEN: &str =
     "error loading config file (RUNTIME_IGNOREDOTFILES=true leaves out those whose names begin with a dot)";
 
-/// Configures how a directory is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// `MERGE_DOMAIN_CONFIG`: merges the descriptors of files with the same domain, in the order of their paths.
@@ -46,14 +45,11 @@ pub struct Options {
     pub ignore_dotfiles: bool,
 }
 
-/// Rules that were loaded.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     /// The domains, in the order of the first file that declares each.
     pub domains: Vec<Domain>,
-    /// Valid content that is probably a mistake, by file and place.
     pub warnings: Vec<Finding>,
-    /// The number of files that were read.
     pub files: usize,
     /// The errors of what is not part of the rules although it is new, because it is invalid.
     pub left_out: Vec<Finding>,
@@ -61,10 +57,6 @@ pub struct Loaded {
 
 /// Reads every file below `dir`, in the order of paths. A directory without files gives no rules and a warning. Blocks,
 /// for seconds with large files. Waits up to a second for a changing ConfigMap, and reads changed files again.
-///
-/// # Errors
-///
-/// All errors of all files.
 pub fn load(dir: &Path, options: &Options) -> Result<Loaded, ConfigErrors> {
     let list = || files::list(dir, options.ignore_dotfiles);
     let deadline = Instant::now() + MAX_CHANGE;
@@ -110,42 +102,23 @@ fn load_listed(dir: &Path, options: Options, listing: &Listing) -> Result<Loaded
     reading.finish(listing.files.len())
 }
 
-/// Reads the file `path`.
-///
-/// # Errors
-///
-/// All errors of the file.
 pub fn load_file(path: &Path) -> Result<Loaded, ConfigErrors> {
     let mut reading = FileReading::new(Options::default());
     reading.file(&RuleFile { path: path.to_owned(), real: path.to_owned() });
     reading.finish(1)
 }
 
-/// Reads `input` to its end as one file, named `name` in messages.
-///
-/// # Errors
-///
-/// All errors of the file.
 pub fn load_input(name: &str, input: impl Read) -> Result<Loaded, ConfigErrors> {
     let mut reading = FileReading::new(Options::default());
     reading.bytes(name, UNREADABLE, read(input));
     reading.finish(1)
 }
 
-/// Reads `text` as one file, named `file` in messages.
-///
-/// # Errors
-///
-/// All errors of the file.
 pub fn parse(file: &str, text: &str) -> Result<Loaded, ConfigErrors> {
     load_input(file, text.as_bytes())
 }
 
 /// Reads `documents` together, as the files of one directory: a domain or name may be in any of them.
-///
-/// # Errors
-///
-/// All errors of all documents.
 pub fn load_documents(documents: Vec<Document>, options: &Options) -> Result<Loaded, ConfigErrors> {
     let mut reading = FileReading::new(*options);
     let count = documents.len();

@@ -36,10 +36,6 @@ struct Defaults {
 }
 
 /// Reads the file `path`, whose regular expressions `compile` compiles.
-///
-/// # Errors
-///
-/// All errors of the file.
 pub fn read_mapper(path: &Path, compile: Compile) -> Result<(Mapper, Vec<Finding>), ConfigErrors> {
     let mut report = ConfigReport::of_file(&path.display().to_string());
     let mapper =

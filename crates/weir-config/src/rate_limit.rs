@@ -1,5 +1,7 @@
 //! Reads a `rate_limit`: one limit, several tiers, or unlimited.
 
+use std::sync::Arc;
+
 use super::{
     checks::redundant_tiers,
     duration,
@@ -11,27 +13,14 @@ use super::{
     yaml::{Value, YamlNode, YamlPosition},
 };
 use weir_limit::{
-    AlgorithmKind, Coordination, GiveBack, Limit, OnStoreFailure, OverLimitPolicy, RuleCoordination, Tier,
-    Unit, share::Sharing,
+    AlgorithmKind, Coordination, GiveBack, Limit, OnStoreFailure, OverLimitPolicy, Rule, RuleCoordination,
+    Tier, Unit, share::Sharing,
 };
 
 /// Each is a counter for each value, and every request is checked against all of them.
 const MAX_TIERS: usize = 64;
 
-pub(super) struct RateLimit {
-    pub(super) limit: Limit,
-    pub(super) sharing: Option<Sharing>,
-    pub(super) shadow: Option<Limit>,
-    pub(super) coordination: RuleCoordination,
-    pub(super) give_back: Option<GiveBack>,
-    pub(super) meters: bool,
-    /// The DNS name of the instances that split it.
-    pub(super) instances_of: Option<Box<str>>,
-    pub(super) name: Option<Box<str>>,
-    pub(super) replaces: Vec<Box<str>>,
-}
-
-pub(super) fn read(node: &YamlNode, key_at: YamlPosition, report: &mut ConfigReport) -> Option<RateLimit> {
+pub(super) fn read(node: &YamlNode, key_at: YamlPosition, report: &mut ConfigReport) -> Option<Rule> {
     let fields = Fields::new(node, KeyLevel::RateLimit, "'rate_limit'", report)?;
     let name = fields.text("name", report);
     let replaces = replaces(&fields, name.map(|name| name.value), report);
@@ -46,9 +35,9 @@ pub(super) fn read(node: &YamlNode, key_at: YamlPosition, report: &mut ConfigRep
     let mut coordination = coordination(&fields, report);
     let instances_of =
         split::apply(&fields, limit.as_mut(), shadow.as_mut(), sharing.is_some(), &mut coordination, report);
-    Some(RateLimit {
-        limit: limit?,
-        sharing,
+    let rule = Rule::new(limit?);
+    Some(Rule {
+        sharing: sharing.map(Arc::new),
         shadow,
         coordination,
         give_back: give_back(&fields, report),
@@ -56,6 +45,7 @@ pub(super) fn read(node: &YamlNode, key_at: YamlPosition, report: &mut ConfigRep
         instances_of,
         name: name.map(|name| name.value.into()),
         replaces,
+        ..rule
     })
 }
 

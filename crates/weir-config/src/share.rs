@@ -47,7 +47,6 @@ pub(super) fn read(fields: &Fields<'_>, read: Option<&Read>, report: &mut Config
     Some(sharing)
 }
 
-/// Reports what is valid alone, but not together.
 fn check(
     sharing: &Sharing,
     fields: &Fields<'_>,

@@ -94,7 +94,6 @@ pub fn divide_by_names(nodes: &mut [RuleNode], number: &impl Fn(&str) -> NonZero
 }
 
 /// Returns the DNS names from which rules below `nodes` take the number of instances, and where.
-#[must_use]
 pub fn names_of_instances(nodes: &[RuleNode]) -> Vec<(Box<str>, Origin)> {
     let rules = nodes.iter().filter_map(|node| node.rule.as_ref());
     let own = rules.filter_map(|rule| Some((rule.instances_of.clone()?, rule.origin.clone())));

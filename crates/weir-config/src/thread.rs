@@ -1,5 +1,3 @@
-//! The thread that loads rules.
-
 use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{LazyLock, mpsc},
@@ -18,11 +16,8 @@ static THREAD: LazyLock<mpsc::Sender<RulesJob>> = LazyLock::new(|| {
     jobs
 });
 
-/// Reading, parsing and compiling rules may take seconds, which must not delay requests.
-///
-/// # Panics
-///
-/// If `work` does, or if the system cannot start a thread.
+/// Reading, parsing and compiling rules may take seconds, which must not delay requests. Panics if `work` does, or if
+/// the system cannot start a thread.
 pub async fn on_rules_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, outcome) = oneshot::channel();
     // an error means that nobody waits for it any more

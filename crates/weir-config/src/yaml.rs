@@ -239,7 +239,6 @@ struct MapEntry {
 /// has (`rate_limit` is a pointer to a struct), which combines both. Values in a Go map such as `metadata` are decoded
 /// anew, and replaced.
 struct NodeSlot {
-    /// The key.
     pub key: Rc<YamlNode>,
     value: Rc<YamlNode>,
     /// Mappings to combine with `value`, then a mapping too. Combining them one by one would take quadratic time.

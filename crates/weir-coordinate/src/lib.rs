@@ -57,7 +57,6 @@ pub struct CoordinationSettings {
     pub max_counters: usize,
     /// `WEIR_MAX_COUNTER_BYTES`: the bound for the names of coordinated counters together, in bytes.
     pub max_counter_bytes: usize,
-    /// The time between two heartbeats.
     pub heartbeat: Period,
     /// The time in which all counters are looked over once, to remove idle ones. Only `weir simulate` changes it.
     pub sweep: Period,
@@ -109,14 +108,11 @@ impl<R: Remote> Coordinated<R> {
         Self { own: OwnCounters::new(Arc::clone(&client)), table, client, pools, _tasks: tasks }
     }
 
-    /// Returns the metrics of coordination.
-    #[must_use]
     pub fn coordination_metrics(&self) -> &CoordinationMetrics {
         &self.client.metrics
     }
 
     /// Returns the counters of `local` and `split` rules.
-    #[must_use]
     pub const fn memory(&self) -> &MemoryStore {
         &self.own.memory
     }
@@ -127,26 +123,20 @@ impl<R: Remote> Coordinated<R> {
         self.own.memory.sweep_step(step, now.min(self.client.time_at(now).now));
     }
 
-    /// Returns the shared store.
-    #[must_use]
     pub fn remote(&self) -> &R {
         &self.client.remote
     }
 
     /// Returns the number of instances that share the store, this one included, as of the last heartbeat.
-    #[must_use]
     pub fn instances(&self) -> usize {
         self.client.instances()
     }
 
     /// Returns whether the store, or a node of it, has stopped replying, so that no decision waits for it.
-    #[must_use]
     pub fn is_store_unavailable(&self) -> bool {
         self.client.is_unavailable()
     }
 
-    /// Returns the number of counters of coordinated rules that are held in memory.
-    #[must_use]
     pub fn counters(&self) -> usize {
         self.table.shards.len()
     }

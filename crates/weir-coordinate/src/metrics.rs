@@ -1,26 +1,17 @@
-//! The metrics of coordination.
-
 use std::sync::Arc;
 
 use super::counter::{DroppedHits, How};
 use weir_observe::{BusyCounter, Counter, Metric, Source};
 
-/// The counters of the coordinated store since the start.
 #[derive(Debug, Default)]
 pub struct CoordinationMetrics {
-    /// Decisions, by how they were made.
     pub decisions: DecisionCounts,
-    /// What was sent to the store.
     pub store: CallCounts,
-    /// Hits that went another way than they should.
     pub hits: Arc<HitCounts>,
-    /// Changes of modes under `auto`.
     pub switches: SwitchCounts,
-    /// Counters that were removed because memory was full.
     pub evictions: EvictionCounts,
 }
 
-/// Decisions, by how they were made.
 #[derive(Debug, Default)]
 pub struct DecisionCounts {
     /// From this instance's own count: `local` and `interval`.
@@ -37,14 +28,11 @@ pub struct DecisionCounts {
     pub fallback: Counter,
 }
 
-/// What was sent to the store.
 #[derive(Debug, Default)]
 pub struct CallCounts {
     /// Calls, each a batch.
     pub calls: Counter,
-    /// Commands in all of them.
     pub commands: Counter,
-    /// Calls that failed.
     pub failures: Counter,
     /// Steps of the store's clock, forth and back.
     pub clock_steps: Counter,
@@ -68,11 +56,9 @@ pub struct HitCounts {
 /// Changes of modes under `auto`.
 #[derive(Debug, Default)]
 pub struct SwitchCounts {
-    /// Counters that changed from `interval` to `lease`.
     pub to_lease: Counter,
     /// Bursts for which a counter changed from `interval` to `lease`.
     pub bursts: Counter,
-    /// Counters that changed from `lease` to `interval`.
     pub to_interval: Counter,
 }
 

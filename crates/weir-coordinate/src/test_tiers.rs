@@ -1,5 +1,3 @@
-//! Times and tiers of tests.
-
 use weir_limit::{Bucket, Period, Tier, Timestamp};
 
 /// The start of a window of every length that the tests use.

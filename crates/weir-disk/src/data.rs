@@ -36,7 +36,6 @@ pub struct Data {
 
 struct OfflineCopy(PathBuf);
 
-/// A counter on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredCounter {
     /// What it counts, such as `shop|tenant=acme`: its domain, keys and values, as in the keys of a shared store.
@@ -44,7 +43,6 @@ pub struct StoredCounter {
     /// Its algorithm and period, such as `s1m`: `f` is a fixed window, `s` a sliding window, `b` a token bucket; `c` in
     /// front means that rejected hits count.
     pub tier: String,
-    /// Its state, or why that cannot be read.
     pub state: Result<CounterState, record::RecordError>,
 }
 
@@ -55,30 +53,16 @@ impl Drop for OfflineCopy {
 }
 
 impl Data {
-    /// Opens data that no other process uses.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if there are none, or if they are in use, damaged, or of a newer version.
     pub fn open(path: &Path, now: Timestamp) -> Result<Self, DiskError> {
         Self::open_dir(DataDir::open(path)?, now)
     }
 
-    /// Opens data that no other process uses, or creates them.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if they are in use, damaged, or of a newer version, or if the directory cannot be written to.
     pub fn open_or_create(path: &Path, now: Timestamp) -> Result<Self, DiskError> {
         Self::open_dir(DataDir::open_or_create(path)?, now)
     }
 
     /// Opens data to read them. If they are in use, opens a copy of what was written up to now: tables, which never
     /// change, are linked, and journals are copied, so it takes little room and time.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Data::open`], and if the copy cannot be made.
     pub fn open_to_read(path: &Path, now: Timestamp) -> Result<Self, DiskError> {
         match Self::open(path, now) {
             Err(DiskError::InUse(_)) => {
@@ -101,26 +85,15 @@ impl Data {
         Ok(Self { engine, progress, last_batch, expiry, dir, copy: None })
     }
 
-    /// Returns whether it is a copy of data that are in use.
-    #[must_use]
     pub fn is_copy(&self) -> bool {
         self.copy.is_some()
     }
 
-    /// Verifies the checksums of all files.
-    ///
-    /// # Errors
-    ///
-    /// The first file that is damaged.
     pub fn verify(&self) -> Result<(), DiskError> {
         checksums::tables(&self.dir.engine_dir(), || {})
     }
 
     /// Visits the counters whose path begins with `prefix`, in the order of their paths, until `visit` returns false.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the data cannot be read.
     pub fn visit(&self, prefix: &str, mut visit: impl FnMut(StoredCounter) -> bool) -> Result<(), DiskError> {
         self.engine.visit(prefix.as_bytes(), None, |key, value| {
             let key = String::from_utf8_lossy(key);
@@ -129,11 +102,8 @@ impl Data {
         })
     }
 
-    /// Writes `counters`, in the place of those with the same names. Returns their number.
-    ///
-    /// # Errors
-    ///
-    /// Returns the error of `counters`, or if they cannot be written. Some may have been written then.
+    /// Writes `counters`, in the place of those with the same names. Returns their number. After an error, some may
+    /// have been written.
     pub fn import<E: From<DiskError>>(
         &mut self,
         counters: impl Iterator<Item = Result<(String, String, CounterState), E>>,
@@ -158,20 +128,12 @@ impl Data {
     }
 
     /// Removes what has expired, and returns how many counters these were.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the data cannot be read or written.
     pub fn compact(&self) -> Result<u64, DiskError> {
         self.engine.compact()?;
         Ok(self.expiry.removed())
     }
 
     /// Closes the data, so that the next start has nothing to read from the journal.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if they cannot be written.
     pub fn close(self) -> Result<(), DiskError> {
         self.engine.flush()
     }

@@ -1,53 +1,29 @@
-//! Why a data directory cannot be used.
-
 use std::{io, path::PathBuf, sync::Arc};
 
-/// The reason why the data on disk cannot be opened, read or written.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum DiskError {
-    /// A file or directory cannot be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
         /// What was tried, such as `write to`.
         action: &'static str,
-        /// The file or directory.
         path: PathBuf,
-        /// The system's error.
         source: Arc<io::Error>,
     },
-    /// Another process uses the directory.
     #[error("the data directory {} is in use by another process", .0.display())]
     InUse(PathBuf),
-    /// There is a directory, but no data in it.
     #[error("there is no data in {}", .0.display())]
     NoData(PathBuf),
-    /// The directory has other contents.
     #[error("{} has files of something else, such as {found:?}: the data directory must be empty at first", dir.display())]
-    Foreign {
-        /// The directory.
-        dir: PathBuf,
-        /// A file in it.
-        found: String,
-    },
-    /// A newer version of weir has written the data.
+    Foreign { dir: PathBuf, found: String },
     #[error(
         "the data in {} have format {found}, and this version of weir reads format {supported}: use the version that wrote them, \
          or a newer one", dir.display()
     )]
-    Newer {
-        /// The directory.
-        dir: PathBuf,
-        /// The format found.
-        found: u32,
-        /// The newest format that is known.
-        supported: u32,
-    },
-    /// A file is damaged.
+    Newer { dir: PathBuf, found: u32, supported: u32 },
     #[error("{} is damaged: {what}", file.display())]
     Damaged {
         /// The file, or the directory if it is not known which of its files is damaged.
         file: PathBuf,
-        /// What is wrong.
         what: String,
     },
     /// The directory, or what is in it, has gone while it is in use.
@@ -55,15 +31,8 @@ pub enum DiskError {
         "the data directory {} was removed, moved or replaced while weir uses it: put it back, or start weir again", .0.display()
     )]
     Gone(PathBuf),
-    /// The engine failed for another reason.
     #[error("the data in {} cannot be used: {what}", dir.display())]
-    Engine {
-        /// The directory.
-        dir: PathBuf,
-        /// What the engine says.
-        what: String,
-    },
-    /// The system cannot start a thread.
+    Engine { dir: PathBuf, what: String },
     #[error("cannot start a thread: {0}")]
     Thread(#[source] Arc<io::Error>),
 }
@@ -86,14 +55,10 @@ impl DiskError {
         Self::Thread(error.into())
     }
 
-    /// Returns whether data are damaged.
-    #[must_use]
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::Damaged { .. })
     }
 
-    /// Returns whether the disk has no room for more.
-    #[must_use]
     pub fn is_full(&self) -> bool {
         let kinds = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
         matches!(self, Self::Io { source, .. } if kinds.contains(&source.kind()))

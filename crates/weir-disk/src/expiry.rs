@@ -58,7 +58,6 @@ impl ExpiryCounts {
         }
     }
 
-    /// Returns the expired records, and all of them.
     fn expired(&self, now: u32) -> (u64, u64) {
         let sum = |counts: &mut dyn Iterator<Item = (&u32, &i64)>| {
             u64::try_from(counts.map(|(_, count)| *count).sum::<i64>()).unwrap_or_default()

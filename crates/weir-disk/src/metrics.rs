@@ -1,5 +1,3 @@
-//! The metrics of the store on disk.
-
 use weir_observe::{Counter, Gauge, Metric, histogram::Histogram};
 
 #[derive(Debug, Default)]
@@ -10,7 +8,6 @@ pub(super) struct DiskMetrics {
     pub(super) failures: Counter,
     pub(super) reads: Counter,
     pub(super) read_failures: Counter,
-    /// Decisions that were made by `on_store_failure`.
     pub(super) fallback: Counter,
     /// Changed counters that are not written yet, as of the last batch.
     pub(super) pending: Gauge,

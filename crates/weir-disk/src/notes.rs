@@ -21,7 +21,6 @@ pub struct DiskNotes {
 #[derive(Debug)]
 pub struct Changed {
     pub(super) key: CounterKey,
-    /// The key of its record.
     pub(super) name: Box<[u8]>,
     pub(super) kind: CounterKind,
 }

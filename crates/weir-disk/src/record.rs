@@ -67,21 +67,16 @@ impl CounterKind {
     }
 }
 
-/// The reason why a value is not the state of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// The first byte names no format that this version knows.
     #[error("unknown format {0:#04x}")]
     UnknownFormat(u8),
-    /// The value ends too early, or a field is out of its range.
     #[error("invalid field: {0}")]
     InvalidField(&'static str),
-    /// There are more bytes after the last field.
     #[error("{0} unexpected bytes at the end")]
     TrailingBytes(usize),
 }
 
-/// What shortens long paths.
 fn sha256(bytes: &[u8]) -> [u8; 32] {
     digest(&SHA256, bytes).as_ref().try_into().expect("it has 32 bytes")
 }
@@ -118,7 +113,6 @@ pub(super) fn bucket_key(name: &BucketName<'_>, kind: &BucketKind) -> Box<[u8]> 
 }
 
 /// Returns the kind of the bucket whose key ends with `end` after its `}`.
-#[must_use]
 pub fn bucket_kind(end: &str) -> Option<BucketKind> {
     if end == "p" {
         return Some(BucketKind::Paced);
@@ -142,8 +136,6 @@ pub(super) fn expiry_of(value: &[u8]) -> Option<u32> {
     rest.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
 }
 
-/// Encodes `state`.
-#[must_use]
 pub fn encode(state: &CounterState) -> Vec<u8> {
     let expiry = expiry(state);
     let base = u64::from(expiry) * NANOS;
@@ -192,11 +184,6 @@ pub fn encode(state: &CounterState) -> Vec<u8> {
     value
 }
 
-/// Decodes a value that [`encode`] made.
-///
-/// # Errors
-///
-/// Returns an error if it is in no known format, or damaged.
 pub fn decode(value: &[u8]) -> Result<CounterState, RecordError> {
     let (&format, rest) = value.split_first().ok_or(RecordError::InvalidField("format"))?;
     if format >> 4 != VERSION {

@@ -1,10 +1,7 @@
-//! The settings of the store on disk.
-
 use std::path::PathBuf;
 
 use weir_limit::{OnStoreFailure, Period};
 
-/// The settings of [`DiskStore`](super::DiskStore).
 #[derive(Clone, Debug)]
 pub struct DiskSettings {
     /// `WEIR_DATA_DIR`: the directory of the data, which is created if it does not exist.
@@ -25,7 +22,6 @@ pub struct DiskSettings {
     pub max_counters: usize,
 }
 
-/// When changes of counters are durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskSync {
     /// Before the answer: it waits until its change is synced.
@@ -36,7 +32,6 @@ pub enum DiskSync {
     Os,
 }
 
-/// What happens if data are damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnDamage {
     /// weir does not start. On damage found later `on_store_failure` decides, and the damaged files stay as they are.

@@ -87,7 +87,6 @@ impl SharedDisk {
         self.is_stopping.load(Ordering::Acquire)
     }
 
-    /// Ends the threads, after a last round of the writer.
     pub(super) fn stop(&self) {
         let rounds = self.rounds.lock();
         self.is_stopping.store(true, Ordering::Release);
@@ -295,7 +294,6 @@ impl SharedDisk {
 
 /// A bucket on disk whose parameters come with requests.
 pub(super) struct StoredBucket {
-    /// The key of its record.
     pub(super) name: Box<[u8]>,
     pub(super) kind: BucketKind,
     pub(super) expiry: u32,

@@ -1,5 +1,3 @@
-//! Decisions of the store on disk.
-
 use std::{
     sync::Arc,
     thread::JoinHandle,
@@ -46,12 +44,9 @@ pub struct DiskStore {
 // === impl DiskStore ===
 
 impl DiskStore {
-    /// Opens the data, or creates them, and starts the threads that read and write.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the directory is in use, was written by a newer version, cannot be read or written, or if
-    /// its files are damaged and the settings say that this must not be passed over.
+    /// Opens the data, or creates them, and starts the threads that read and write. Fails if the directory is in use,
+    /// was written by a newer version, cannot be read or written, or if its files are damaged and the settings say that
+    /// this must not be passed over.
     pub fn open(settings: DiskSettings, clock: Arc<dyn Clock>) -> Result<Self, DiskError> {
         let dir = DataDir::open_or_create(&settings.dir)?;
         let expiry = Arc::<DiskExpiry>::default();
@@ -69,7 +64,6 @@ impl DiskStore {
     }
 
     /// Returns the counters in memory. They are swept by the owner of the store.
-    #[must_use]
     pub fn memory(&self) -> &MemoryStore<DiskNotes> {
         &self.shared.memory
     }

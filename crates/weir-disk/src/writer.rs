@@ -36,10 +36,8 @@ pub(super) struct RecordWriter {
     shared: Arc<SharedDisk>,
     dir: DataDir,
     progress: ProgressFile,
-    /// The number of the last batch that was tried.
     batch: u64,
     maintenance: Maintenance,
-    /// When to try again, after a failure.
     next_attempt: Option<Instant>,
     reported_damage: Option<String>,
 }

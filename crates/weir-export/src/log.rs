@@ -29,13 +29,10 @@ use weir_observe::text::{Escaped, escaped_json, with_causes};
 
 pub use tracing_subscriber::filter::LevelFilter;
 
-/// The names of levels, for errors.
 pub const LEVELS: &str = "panic, fatal, error, warn, warning, info, debug or trace";
 
-/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For humans.
     #[default]
     Text,
     /// One JSON object per line, with the reference's keys.
@@ -48,7 +45,6 @@ pub fn init(level: LevelFilter, format: LogFormat) -> Result<(), TryInitError> {
 }
 
 /// Returns the level that envoyproxy/ratelimit calls `name`, in any case.
-#[must_use]
 pub fn parse_level(name: &str) -> Option<LevelFilter> {
     Some(match name.to_ascii_lowercase().as_str() {
         // tracing has no level above error

@@ -14,14 +14,10 @@ use weir_observe::{
 
 const DOMAIN_NOT_FOUND: &str = ".domain_not_found";
 
-/// The current value of one stat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StatValue {
-    /// A value that only grows.
     Counter(u64),
-    /// A value that goes up and down.
     Gauge(u64),
-    /// Durations, by their length.
     Timing(Box<Distribution>),
 }
 
@@ -39,8 +35,6 @@ pub(super) struct OwnMetric {
     pub(super) metric: Metric,
 }
 
-/// Returns all stats by their dotted names.
-#[must_use]
 pub fn snapshot(stats: &Stats) -> BTreeMap<String, StatValue> {
     let rules = rule_totals(stats);
     let mut values = reference(stats, &rules);

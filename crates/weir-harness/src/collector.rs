@@ -33,7 +33,6 @@ use tonic_types::{ErrorDetails, StatusExt as _};
 /// How long a test waits for spans before it fails.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A collector on a free port.
 #[derive(Clone)]
 pub struct Collector {
     pub address: SocketAddr,
@@ -48,7 +47,6 @@ struct State_ {
     answers: Mutex<Answers>,
 }
 
-/// An export.
 #[derive(Clone, Debug)]
 pub struct Received {
     /// The path; empty over gRPC.
@@ -72,7 +70,6 @@ pub enum Answers {
     Throttles(Duration),
     /// Fails with this status of gRPC, over HTTP with 500.
     Status(Code),
-    /// Answers nothing.
     Hangs,
 }
 
@@ -115,24 +112,20 @@ impl Collector {
         *self.state.answers.lock() = answers;
     }
 
-    /// Returns all exports so far.
     pub fn received(&self) -> Vec<Received> {
         self.state.received.lock().clone()
     }
 
-    /// Returns when each export arrived, also those that failed.
     pub fn attempts(&self) -> Vec<Instant> {
         self.state.attempts.lock().clone()
     }
 
-    /// Returns all spans so far, in their order.
     pub fn spans(&self) -> Vec<Span> {
         let messages = self.received().into_iter().map(|received| received.message);
         let resources = messages.flat_map(|message| message.resource_spans);
         resources.flat_map(|resource| resource.scope_spans).flat_map(|scope| scope.spans).collect()
     }
 
-    /// Waits until there are `count` spans, and returns them.
     pub async fn await_spans(&self, count: usize) -> Vec<Span> {
         let begun = Instant::now();
         loop {
@@ -149,7 +142,6 @@ impl Collector {
 // === impl State_ ===
 
 impl State_ {
-    /// Receives an export, and returns the answer.
     async fn receive(&self, received: Received) -> Result<ExportTraceServiceResponse, (StatusCode, Status)> {
         let answers = *self.answers.lock();
         self.attempts.lock().push(Instant::now());
@@ -230,13 +222,11 @@ fn text_of(value: &AnyValue) -> String {
     }
 }
 
-/// Returns the message of a span that has failed.
 pub fn error(span: &Span) -> Option<&str> {
     let status = span.status.as_ref().filter(|status| status.code() == SpanStatus::Error)?;
     Some(&status.message)
 }
 
-/// Returns an id as hexadecimal digits.
 pub fn hex(id: &[u8]) -> String {
     id.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }

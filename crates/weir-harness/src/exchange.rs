@@ -72,7 +72,6 @@ impl Settled {
     /// The requests that [`Settled::respond`] makes: many gaps between two samples.
     const REQUESTS: usize = 2_560;
 
-    /// Creates it with `WEIR_HOT_KEYS`.
     pub fn new(hot_keys: &str) -> Self {
         let exchange = Exchange::with(&["tenant"], &["acme"], 1, &[("WEIR_HOT_KEYS", hot_keys)]);
         let message = |i: usize| {
@@ -84,7 +83,6 @@ impl Settled {
         settled
     }
 
-    /// Responds to the requests.
     pub fn respond(&self) {
         self.make(Self::REQUESTS);
     }
@@ -98,7 +96,6 @@ impl Settled {
 }
 
 impl Exchange {
-    /// Creates the request `name`, and the service with the counters of the request.
     pub fn new(name: &str) -> Self {
         let (keys, tenants, tiers): (&[&str], &[&str], usize) = match name {
             "two_by_three" => (&["tenant", "path", "method"], &["acme", "beta"], 2),
@@ -129,7 +126,6 @@ impl Exchange {
         exchange
     }
 
-    /// Returns the encoded response.
     pub fn respond(&self) -> Bytes {
         let response = self.service.decide(&self.message, NOW, None).now_or_never();
         response.expect("the memory store never waits").expect("a valid message")
@@ -137,7 +133,6 @@ impl Exchange {
 }
 
 impl AcquireExchange {
-    /// Creates it for the descriptor of the request `name`, which has only one.
     pub fn new(name: &str) -> Self {
         let service = Exchange::new(name).service.acquire_service();
         let entry = acquire_request::Entry { key: "tenant".into(), value: "acme".into() };
@@ -151,7 +146,6 @@ impl AcquireExchange {
         Self { service, message: message.encode_to_vec() }
     }
 
-    /// Returns the encoded response.
     pub fn respond(&self) -> Bytes {
         let response = self.service.decide(&self.message).now_or_never();
         response.expect("nobody waits").expect("a valid message")

@@ -40,23 +40,18 @@ pub struct Weir {
 }
 
 impl Weir {
-    /// Serves `rules`.
     pub async fn start(rules: &str) -> Self {
         Self::start_with(rules, &[]).await
     }
 
-    /// Serves `rules`, with `variables` set.
     pub async fn start_with(rules: &str, variables: &[(&str, &str)]) -> Self {
         Self::try_start(rules, variables).await.expect("it starts")
     }
 
-    /// Serves `rules`, with `variables` set. Returns an error if it does not start.
     pub async fn try_start(rules: &str, variables: &[(&str, &str)]) -> Result<Self, AppError> {
         Self::try_start_files(&[("rules.yaml", rules)], variables).await
     }
 
-    /// Serves the rules of `files`, which are names and texts, with `variables` set. Returns an error if it does not
-    /// start.
     pub async fn try_start_files(
         files: &[(&str, &str)],
         variables: &[(&str, &str)],
@@ -79,7 +74,6 @@ impl Weir {
         Ok(Self { addresses, clock, client, reload, dir, stop, task })
     }
 
-    /// Returns the file of the rules.
     pub fn file(&self) -> PathBuf {
         self.dir.path().join("config/rules.yaml")
     }
@@ -88,24 +82,20 @@ impl Weir {
         self.client.should_rate_limit(request).await.map(tonic::Response::into_inner)
     }
 
-    /// Returns the response to a valid request.
     pub async fn decide(&mut self, request: RateLimitRequest) -> RateLimitResponse {
         self.try_decide(request).await.expect("a response")
     }
 
-    /// Advances its clock.
     pub fn advance(&self, seconds: u64) {
         self.clock.advance(Period::from_secs(seconds));
     }
 
-    /// Stops it. Returns the task that ends when it has stopped.
     pub fn stop(self) -> JoinHandle<Result<(), AppError>> {
         self.stop.send(()).expect("it has not stopped yet");
         self.task
     }
 }
 
-/// Opens another connection.
 pub async fn connect(addresses: &Addresses) -> Client {
     Client::connect(uri(addresses)).await.expect("it listens")
 }

@@ -20,7 +20,6 @@ const VARIABLES: [(&str, &str); 8] = [
     ("WEIR_STOP_TIMEOUT", "5s"),
 ];
 
-/// Returns settings with `variables` set, and defaults for tests.
 pub fn settings(flags: &Flags, variables: &[(&str, &str)]) -> Settings {
     let environment: BTreeMap<String, String> = VARIABLES
         .iter()

@@ -8,12 +8,10 @@ use weir_proto::envoy::{
     service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code},
 };
 
-/// Returns a request with `descriptors`.
 pub fn request<const N: usize>(domain: &str, descriptors: [RateLimitDescriptor; N]) -> RateLimitRequest {
     RateLimitRequest { domain: domain.to_owned(), descriptors: descriptors.into(), hits_addend: 0 }
 }
 
-/// Returns a descriptor with `entries`.
 pub fn descriptor<const N: usize>(entries: [(&str, &str); N]) -> RateLimitDescriptor {
     let entry = |(key, value): (&str, &str)| Entry { key: key.to_owned(), value: value.to_owned() };
     RateLimitDescriptor {
@@ -22,17 +20,14 @@ pub fn descriptor<const N: usize>(entries: [(&str, &str); N]) -> RateLimitDescri
     }
 }
 
-/// Returns `descriptor` with its own hits.
 pub fn hits(hits: u64, descriptor: RateLimitDescriptor) -> RateLimitDescriptor {
     RateLimitDescriptor { hits_addend: Some(hits), ..descriptor }
 }
 
-/// Returns `descriptor` with hits to refund.
 pub fn refund(hits: u64, descriptor: RateLimitDescriptor) -> RateLimitDescriptor {
     RateLimitDescriptor { hits_addend: Some(hits), is_negative_hits: true, ..descriptor }
 }
 
-/// Returns `descriptor` with a limit override.
 pub fn limited(requests_per_unit: u32, unit: i32, descriptor: RateLimitDescriptor) -> RateLimitDescriptor {
     RateLimitDescriptor { limit: Some(RateLimitOverride { requests_per_unit, unit }), ..descriptor }
 }

@@ -1,4 +1,3 @@
-//! A rule compiled for look-ups, with its position in the tree.
 use std::{fmt, num::NonZeroU32, ops::Deref, sync::Arc};
 
 use super::{
@@ -28,7 +27,6 @@ pub struct CompiledRule {
     /// Whether it replaces other rules, its values share the limit, a limit is in its shadow, or it meters.
     has_extras: bool,
     has_static_key: bool,
-    /// Whether some level replaces its value in the counter's name.
     has_shared_values: bool,
     has_dynamic_stats: bool,
 }
@@ -42,7 +40,6 @@ pub struct RuleId {
 
 impl RuleId {
     /// Returns whether it is of an earlier set of rules than `other`.
-    #[must_use]
     pub const fn is_older_than(self, other: Self) -> bool {
         // the numbers of sets may have begun again
         self.set.get() != other.set.get() && other.set.get().wrapping_sub(self.set.get()) < u32::MAX / 2
@@ -52,12 +49,10 @@ impl RuleId {
 /// The parts of a rule that few requests read.
 #[derive(Debug)]
 pub struct Details {
-    /// The rule as declared.
     pub rule: Rule,
     /// Its tiers, for counters of their own that outlive a request; they share them.
     pub shared_tiers: SharedTiers,
     pub(super) shadow_tiers: Option<SharedTiers>,
-    /// Whether callers may give its hits back.
     pub give_back: GiveBack,
     /// The key of its one counter, if no value is part of it.
     static_key: Option<CounterKey>,
@@ -79,11 +74,8 @@ pub struct RulePath(Box<[Box<str>]>);
 /// One level of the path from a domain to a rule.
 #[derive(Clone, Debug)]
 pub struct Level {
-    /// The key of the entry.
     pub key: Box<str>,
-    /// The values that it may have.
     pub values: Values,
-    /// Whether the request's value is part of the stat's name.
     pub value_to_metric: bool,
     /// The text that replaces the value in counter keys.
     pub shared: Option<Box<str>>,
@@ -129,7 +121,6 @@ impl CompiledRule {
     }
 
     /// Returns its index in its [`RuleSet`](super::RuleSet), for tables parallel to the set.
-    #[must_use]
     pub const fn index(&self) -> usize {
         self.id.index as usize
     }
@@ -138,14 +129,10 @@ impl CompiledRule {
         self.id
     }
 
-    /// Returns whether all requests that it matches share one counter.
-    #[must_use]
     pub const fn has_one_counter(&self) -> bool {
         self.has_static_key
     }
 
-    /// Returns whether its rejections are not enforced: [`Rule::shadow_mode`].
-    #[must_use]
     pub const fn shadow_mode(&self) -> bool {
         self.shadow_mode
     }
@@ -199,14 +186,12 @@ impl CompiledRule {
     }
 
     /// Returns whether some value is part of the stats' name.
-    #[must_use]
     pub const fn has_dynamic_stats(&self) -> bool {
         self.has_dynamic_stats
     }
 
     /// Returns the path of this rule's stats for `entries`, if it differs from [`Details::path`]: with the values of
     /// levels that `detailed_metric` or `value_to_metric` covers, unless a shared pattern replaces the value.
-    #[must_use]
     pub fn stat_path(&self, entries: &[Entry<'_>]) -> Option<RulePath> {
         if !self.has_dynamic_stats {
             return None;
@@ -237,7 +222,6 @@ impl Deref for CompiledRule {
 
 impl RulePath {
     /// Returns the path of a request's own limit: every value, or one empty step, as in envoyproxy/ratelimit.
-    #[must_use]
     pub fn of_override(domain: &str, entries: &[Entry<'_>]) -> Self {
         if entries.is_empty() {
             return Self::new(domain, std::iter::once("".into()));
@@ -249,8 +233,6 @@ impl RulePath {
         Self(std::iter::once(domain.into()).chain(steps).collect())
     }
 
-    /// Returns the domain, then the steps below it. Never empty.
-    #[must_use]
     pub fn parts(&self) -> &[Box<str>] {
         &self.0
     }
@@ -301,7 +283,6 @@ impl Level {
     }
 
     /// Returns the key, and the values if there are any: `tenant`, `path_/v1/*`.
-    #[must_use]
     pub fn name(&self) -> String {
         match &self.values {
             Values::Any => self.key.to_string(),

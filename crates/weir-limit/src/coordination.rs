@@ -27,9 +27,7 @@ pub enum OnStoreFailure {
     /// Count in this instance's memory against its share of the limit.
     #[default]
     Local,
-    /// Admit everything.
     Allow,
-    /// Reject everything.
     Deny,
 }
 
@@ -41,11 +39,9 @@ impl OnStoreFailure {
 /// A rule's coordination settings; those it omits default to the service's settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleCoordination {
-    /// The coordination mode.
     pub mode: Option<Coordination>,
     /// The time between two syncs under [`Coordination::Interval`]. Longer than zero.
     pub sync_interval: Option<Period>,
-    /// The decision when the shared store does not reply in time.
     pub on_store_failure: Option<OnStoreFailure>,
     /// The number of instances that the limit and its shadow are divided between already; the mode is then local.
     pub split_between: Option<NonZeroU16>,
@@ -54,11 +50,9 @@ pub struct RuleCoordination {
 // === impl Coordination ===
 
 impl Coordination {
-    /// Every coordination mode.
     pub const ALL: [Self; 6] =
         [Self::Auto, Self::Local, Self::Interval, Self::Lease, Self::Strict, Self::Split];
 
-    /// The names of all modes, for messages.
     pub const NAMES: &str = "auto, local, interval, lease, strict or split";
 
     /// With fewer hits for each instance, [`Coordination::Split`] wastes a limit: some instances idle, others run out.
@@ -68,8 +62,6 @@ impl Coordination {
     /// after one round trip, in which so few hits can be used up several times.
     pub const EXACT_BELOW: u64 = 50;
 
-    /// Returns its name in the rule language and in settings.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -83,7 +75,6 @@ impl Coordination {
 
     /// Returns what [`Coordination::Auto`] stands for: a lease below [`Coordination::EXACT_BELOW`] hits for each of
     /// `instances`. `capacity` is the smallest of the limit's tiers.
-    #[must_use]
     pub const fn for_limit(capacity: u64, instances: usize) -> Self {
         if capacity < Self::EXACT_BELOW.saturating_mul(instances as u64) {
             Self::Lease
@@ -93,57 +84,47 @@ impl Coordination {
     }
 
     /// Returns the mode of a counter: another one than this only for [`Coordination::Auto`].
-    #[must_use]
     pub const fn of_limit(self, capacity: u64, instances: usize) -> Self {
         if matches!(self, Self::Auto) { Self::for_limit(capacity, instances) } else { self }
     }
 
     /// Returns the mode of a pool. Its members have shares instead of parts, and nothing is to choose: instances lease.
-    #[must_use]
     pub const fn of_pool(self) -> Self {
         if matches!(self, Self::Auto | Self::Split) { Self::Lease } else { self }
     }
 
     /// Returns this mode, or what replaces it in a store that does not support it: the next one that it `supports`.
-    #[must_use]
     pub fn nearest(self, supports: impl Fn(Self) -> bool) -> Self {
         let order = [Self::Lease, Self::Strict, Self::Interval];
         order.into_iter().skip_while(|mode| *mode != self).find(|mode| supports(*mode)).unwrap_or(Self::Local)
     }
 
     /// Returns whether instances ask or tell the store about a counter: not if each of them counts by itself.
-    #[must_use]
     pub const fn is_coordinated(self) -> bool {
         !matches!(self, Self::Local | Self::Split)
     }
 
     /// Returns whether all instances together never exceed a limit, while the store replies and keeps its data.
-    #[must_use]
     pub const fn is_exact(self) -> bool {
         matches!(self, Self::Lease | Self::Strict | Self::Split)
     }
 
     /// Returns whether the store decides about every hit, so that none is leased and none predicted.
-    #[must_use]
     pub const fn asks_always(self) -> bool {
         matches!(self, Self::Strict)
     }
 
     /// Returns whether instances lease hits, and ask the store about those that no lease covers.
-    #[must_use]
     pub const fn leases(self) -> bool {
         matches!(self, Self::Lease)
     }
 
     /// Returns whether the estimate admits hits, which are reported later: then [`RuleCoordination::sync_interval`]
     /// has an effect.
-    #[must_use]
     pub const fn syncs(self) -> bool {
         matches!(self, Self::Interval | Self::Auto)
     }
 
-    /// Returns the mode of that name.
-    #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|coordination| coordination.name() == name)
     }
@@ -152,11 +133,8 @@ impl Coordination {
 // === impl OnStoreFailure ===
 
 impl OnStoreFailure {
-    /// Every policy for store failures.
     pub const ALL: [Self; 3] = [Self::Local, Self::Allow, Self::Deny];
 
-    /// Returns its name in the rule language and in settings.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Local => "local",
@@ -165,8 +143,6 @@ impl OnStoreFailure {
         }
     }
 
-    /// Returns the policy of that name.
-    #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|failure| failure.name() == name)
     }

@@ -10,13 +10,11 @@ use super::{
     units::{Hits, Period, Timestamp},
 };
 
-/// The decision on the hits of one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// The index of the reported tier. If over, it is the violated tier with the longest wait, otherwise the tier with
     /// the lowest remaining share. The first tier wins ties.
     pub tier: usize,
-    /// Whether the hits were rejected.
     pub over: bool,
     /// The hits that the reported tier had counted before this request.
     pub before: Hits,
@@ -24,7 +22,6 @@ pub struct Decision {
     pub remaining: u32,
     /// The wait of a rejected request if nobody else takes hits; otherwise until the window ends or the bucket is full.
     pub reset: Period,
-    /// What it was made from.
     pub basis: Basis,
     /// The member's share of the reported tier, if it is a pool.
     pub share: Option<u32>,
@@ -34,36 +31,28 @@ pub struct Decision {
 
 impl Decision {
     /// The decision of a store that knows nothing of the counters.
-    #[must_use]
     pub const fn unknown(reset: Period) -> Self {
-        Self {
-            tier: 0,
-            over: false,
-            before: Hits(0),
-            remaining: 0,
-            reset,
-            basis: Basis::Counters,
-            share: None,
-        }
+        Self::of(0, false, Hits(0), Availability { remaining: 0, reset })
     }
 
-    /// Returns whether a local cache rejected the hits, without a call to the store.
-    #[must_use]
+    #[inline]
+    const fn of(tier: usize, over: bool, before: Hits, available: Availability) -> Self {
+        let Availability { remaining, reset } = available;
+        Self { tier, over, before, remaining, reset, basis: Basis::Counters, share: None }
+    }
+
     pub const fn is_cached(&self) -> bool {
         matches!(self.basis, Basis::LocalCache)
     }
 
     /// Returns the same decision, made without the store, as `on_store_failure` says.
-    #[must_use]
     pub const fn by_fallback(self) -> Self {
         Self { basis: Basis::Fallback, ..self }
     }
 }
 
-/// What a decision is made from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Basis {
-    /// The counters of the limit.
     #[default]
     Counters,
     /// A local cache that knows of the rejection without a call to the store, as in envoyproxy/ratelimit.
@@ -72,10 +61,8 @@ pub enum Basis {
     Fallback,
 }
 
-/// Whether hits are taken or given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// The hits are taken, if they fit.
     Take,
     /// The hits are given back, whether or not as many were taken.
     GiveBack,
@@ -86,11 +73,8 @@ pub enum Direction {
 /// Decides on `hits` and counts them in `counters`, one for each of `tiers`.
 ///
 /// Under [`OverLimitPolicy::Ignore`] a request that does not fit every tier takes nothing from any. Giving hits back
-/// always succeeds; the decision then reports the counters after it.
-///
-/// # Panics
-///
-/// If there are no tiers, or if the numbers of tiers and counters differ.
+/// always succeeds; the decision then reports the counters after it. Panics if there are no tiers, or if the numbers of
+/// tiers and counters differ.
 pub fn decide(
     tiers: &[Tier],
     counters: &mut [CounterState],
@@ -127,15 +111,7 @@ pub fn take_one(
     now: Timestamp,
 ) -> Decision {
     let Outcome { over, used, available } = counter.decide(tier, policy, hits, now);
-    Decision {
-        tier: 0,
-        over,
-        before: used,
-        remaining: available.remaining,
-        reset: available.reset,
-        basis: Basis::Counters,
-        share: None,
-    }
+    Decision::of(0, over, used, available)
 }
 
 /// Decides on `hits` like [`decide`] and takes them, for a rule of two tiers, each with its counter.
@@ -154,16 +130,7 @@ pub fn take_two(
     }
     let available = [a.take_and_look(first, now, hits), b.take_and_look(second, now, hits)];
     let tier = usize::from(is_nearer(&available[1], second, &available[0], first));
-    let Availability { remaining, reset } = available[tier];
-    Decision {
-        tier,
-        over: false,
-        before: probes[tier].used,
-        remaining,
-        reset,
-        basis: Basis::Counters,
-        share: None,
-    }
+    Decision::of(tier, false, probes[tier].used, available[tier])
 }
 
 #[inline(never)]
@@ -196,24 +163,16 @@ fn decide_all<T: Borrow<Tier>, C: BorrowMut<CounterState>>(
     }
 }
 
-/// Returns how `counters` stand; over, if `hits` do not fit.
-///
-/// # Panics
-///
-/// If there are no tiers, or if the numbers of tiers and counters differ.
-#[must_use]
+/// Returns how `counters` stand; over, if `hits` do not fit. Panics if there are no tiers, or if the numbers of tiers
+/// and counters differ.
 pub fn look(tiers: &[Tier], counters: &[CounterState], hits: Hits, now: Timestamp) -> Decision {
     let over = !tiers.iter().zip(counters).all(|(tier, counter)| counter.probe(tier, now, hits).fits);
     let hits = if over { hits } else { Hits(0) };
     decision_from_store(tiers, counters, OverLimitPolicy::Ignore, over, hits, now)
 }
 
-/// Returns the decision that a shared store made on `hits`, from the counters after that decision.
-///
-/// # Panics
-///
-/// If there are no tiers, or if the numbers of tiers and counters differ.
-#[must_use]
+/// Returns the decision that a shared store made on `hits`, from the counters after that decision. Panics if there are
+/// no tiers, or if the numbers of tiers and counters differ.
 pub fn decision_from_store(
     tiers: &[Tier],
     counters: &[CounterState],
@@ -257,15 +216,8 @@ fn longest_wait<T: Borrow<Tier>, C: Borrow<CounterState>>(
         }
     }
     let (tier, reset) = longest.unwrap_or_default();
-    Decision {
-        tier,
-        over: true,
-        before: probes[tier].used,
-        remaining: counters[tier].borrow().availability(tiers[tier].borrow(), now).remaining,
-        reset,
-        basis: Basis::Counters,
-        share: None,
-    }
+    let available = counters[tier].borrow().availability(tiers[tier].borrow(), now);
+    Decision::of(tier, true, probes[tier].used, Availability { reset, ..available })
 }
 
 fn lowest_share<T: Borrow<Tier>, C: Borrow<CounterState>>(
@@ -283,15 +235,7 @@ fn lowest_share<T: Borrow<Tier>, C: Borrow<CounterState>>(
         }
     }
     let (tier, available) = lowest;
-    Decision {
-        tier,
-        over: false,
-        before: probes[tier].used,
-        remaining: available.remaining,
-        reset: available.reset,
-        basis: Basis::Counters,
-        share: None,
-    }
+    Decision::of(tier, false, probes[tier].used, available)
 }
 
 /// Whether a lower share of `tier` is left than of `other`.

@@ -30,10 +30,8 @@ pub struct Descriptor<'a> {
     pub refund: bool,
 }
 
-/// One key and value of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Entry<'a> {
-    /// The name of an attribute, such as `tenant`.
     pub key: &'a str,
     /// The value of the attribute, such as `acme`; may be empty.
     pub value: &'a str,
@@ -44,7 +42,6 @@ pub struct Entry<'a> {
 impl<'a> Request<'a> {
     /// Returns the request for one hit of the descriptor of these `entries`.
     #[inline]
-    #[must_use]
     pub fn of(domain: &'a str, entries: &[Entry<'a>]) -> Self {
         let descriptor =
             Descriptor { entries: SmallVec::from_slice(entries), limit: None, hits: None, refund: false };
@@ -56,7 +53,6 @@ impl<'a> Request<'a> {
     }
 
     /// Returns the hits of `descriptor`: its own, else the request's, else one.
-    #[must_use]
     pub fn hits_of(&self, descriptor: &Descriptor<'_>) -> Hits {
         Hits(descriptor.hits.unwrap_or_else(|| u64::from(self.hits.max(1))))
     }
@@ -66,13 +62,11 @@ impl<'a> Request<'a> {
 
 impl Entry<'_> {
     /// Returns `key_value`, or only the key if there is no value, as in paths.
-    #[must_use]
     pub fn step(&self) -> String {
         if self.value.is_empty() { self.key.to_owned() } else { self.metric_step() }
     }
 
     /// Returns `key_value`, or `key_` if there is no value, as in stats of a rule with `detailed_metric`.
-    #[must_use]
     pub fn metric_step(&self) -> String {
         format!("{}_{}", self.key, self.value)
     }

@@ -12,12 +12,10 @@ use super::{
 
 const MAX_ALTERNATIVES: usize = 8;
 
-/// The path of a descriptor through the rules.
 #[derive(Debug)]
 pub struct Explanation<'a> {
     /// One per entry, up to the last one that was looked up.
     pub steps: Vec<Step<'a>>,
-    /// The result of the look-up.
     pub outcome: Outcome<'a>,
     /// If nothing matches the whole descriptor: the rule that would match most of it if a look-up went back.
     pub passed_over: Option<PassedOver<'a>>,
@@ -26,9 +24,7 @@ pub struct Explanation<'a> {
 /// A rule that a look-up does not reach, because it does not go back.
 #[derive(Debug)]
 pub struct PassedOver<'a> {
-    /// The rule.
     pub rule: &'a CompiledRule,
-    /// How much of the descriptor it is for.
     pub fit: Fit,
     /// The entry that matches both its level of the rule and what is tried before that.
     pub entry: Entry<'a>,
@@ -36,10 +32,8 @@ pub struct PassedOver<'a> {
     pub chosen: &'a Origin,
 }
 
-/// How much of a descriptor a rule is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fit {
-    /// All of it.
     Whole,
     /// All of it, and more entries.
     Longer,
@@ -47,10 +41,8 @@ pub enum Fit {
     Shorter(usize),
 }
 
-/// The look-up of one entry.
 #[derive(Debug)]
 pub struct Step<'a> {
-    /// The entry.
     pub entry: Entry<'a>,
     /// The candidates that were tried, in order. The last one matched, if any did.
     pub attempts: Vec<Attempt<'a>>,
@@ -60,16 +52,13 @@ pub struct Step<'a> {
     pub alternatives_total: usize,
 }
 
-/// One candidate that was tried for an entry.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Attempt<'a> {
-    /// The candidate.
     pub candidate: Candidate<'a>,
     /// Where the matching descriptor is declared; none if this candidate did not match.
     pub origin: Option<&'a Origin>,
 }
 
-/// A kind of descriptor that can match an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Candidate<'a> {
     /// A descriptor with the entry's key and value.
@@ -80,16 +69,12 @@ pub enum Candidate<'a> {
     KeyOnly,
 }
 
-/// The result of looking up a descriptor.
 #[derive(Debug)]
 pub enum Outcome<'a> {
-    /// It matches this rule.
     Rule(&'a CompiledRule),
     /// There are no rules for the domain. Holds the known domains, sorted by name.
     UnknownDomain(Vec<&'a str>),
-    /// It has no entries, and matches nothing.
     NoEntries,
-    /// Nothing matched the entry of the last step.
     NoMatch,
     /// The descriptor that matched last has nothing below it, but there are more entries.
     TooManyEntries {
@@ -100,7 +85,6 @@ pub enum Outcome<'a> {
     },
     /// The entries ended at a descriptor without a limit.
     NoLimit {
-        /// Where that descriptor is declared.
         origin: &'a Origin,
         /// Whether it has descriptors below it, which need more entries.
         below: bool,
@@ -109,7 +93,6 @@ pub enum Outcome<'a> {
 
 impl RuleSet {
     /// Explains the result of [`RuleSet::find`] for a descriptor of these `entries`.
-    #[must_use]
     pub fn explain<'a>(&'a self, domain: &str, entries: &[Entry<'a>]) -> Explanation<'a> {
         let mut steps = Vec::new();
         let outcome = self.walk(domain, entries, &mut steps);

@@ -1,5 +1,3 @@
-//! The identity of counters.
-
 /// The byte after each name. UTF-8 contains neither it nor [`PATTERN_END`], so the zeros after it, up to the next word,
 /// are no part of a name.
 const NAME_END: u8 = 0xff;
@@ -56,26 +54,22 @@ impl CounterKey {
     }
 
     /// Returns the key of the counter of a limit that comes with a request, beside that of a rule.
-    #[must_use]
     pub const fn of_request(self) -> Self {
         Self([self.0[0], self.0[1] | OF_REQUEST])
     }
 
     /// Returns whether it is the key of a limit that comes with a request, rather than of a rule's.
-    #[must_use]
     pub const fn is_of_request(self) -> bool {
         self.0[1] & OF_REQUEST != 0
     }
 
     /// Returns whether it is the same key, also as to who asks.
     #[inline]
-    #[must_use]
     pub fn is_exactly(self, other: Self) -> bool {
         self.0 == other.0
     }
 
     /// Returns the key of this policy's counters. Those of `Count` have envoyproxy/ratelimit's format in a store.
-    #[must_use]
     pub const fn of_policy(self, policy: OverLimitPolicy) -> Self {
         match policy {
             OverLimitPolicy::Count => self,
@@ -84,7 +78,6 @@ impl CounterKey {
     }
 
     /// Returns the key of the shadow with `policy`, if this is the key of a rule whose policy is `enforced`.
-    #[must_use]
     pub(super) const fn of_shadow(self, enforced: OverLimitPolicy, policy: OverLimitPolicy) -> Self {
         // a second time, the policy's bits change back
         let key = self.of_policy(enforced).of_policy(policy);
@@ -95,13 +88,11 @@ impl CounterKey {
     /// do not fit its windows. All tiers of a key have the same [`CounterKey::shard`].
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
-    #[must_use]
     pub fn of_tier(self, tier: &Tier) -> Self {
         Self([self.0[0] ^ scramble(tier.counter_bits()), self.0[1]])
     }
 
     /// One key for the counters of all `tiers`, kept together. Limits with the same periods and algorithms share it.
-    #[must_use]
     pub fn of_tiers(self, tiers: &[Tier]) -> Self {
         // no counter bits have this one
         let start = 1 << 61;
@@ -112,19 +103,16 @@ impl CounterKey {
     }
 
     /// Returns the key of what is counted in place `home` of a store. It is nowhere near that of another place.
-    #[must_use]
     pub const fn of_home(self, home: u64) -> Self {
         Self(if home == 0 { self.0 } else { [self.0[0], self.0[1] ^ (scramble(home) & !OF_REQUEST)] })
     }
 
     /// Returns 64 uniformly distributed bits, for hash tables.
-    #[must_use]
     pub const fn hash(self) -> u64 {
         self.0[0]
     }
 
     /// Returns 64 uniformly distributed bits, independent of [`CounterKey::hash`] and equal for all tiers.
-    #[must_use]
     pub const fn shard(self) -> u64 {
         self.0[1] & !OF_REQUEST
     }
@@ -173,7 +161,6 @@ const fn scramble(mut x: u64) -> u64 {
 
 impl KeyHasher {
     /// Creates a hasher with a secret from the operating system's random numbers.
-    #[must_use]
     pub fn random() -> Self {
         // std's hash maps are seeded from the same source, and this needs no further crate
         let random = || {
@@ -184,7 +171,6 @@ impl KeyHasher {
     }
 
     /// Creates a reproducible hasher, for simulations: clients that know the secret can choose names that collide.
-    #[must_use]
     pub const fn with_secret(secret: [u64; 2]) -> Self {
         Self { secret }
     }
@@ -199,7 +185,6 @@ impl KeyHasher {
     }
 
     /// Returns the key of `entries` in `domain`, where `shared(i)` is the text that replaces the value of entry `i`.
-    #[must_use]
     pub fn key<'a>(
         &self,
         domain: &str,

@@ -18,24 +18,17 @@ use super::{
 pub enum LimitMatch<'a, T> {
     /// No rule, or a rule without a limit.
     NoLimit,
-    /// A rule that admits everything.
     Unlimited,
     /// A limit, and what the caller has found about the rule.
     Limited(MatchedLimit<'a>, T),
 }
 
-/// Hits that are taken of the limit of a rule.
 #[derive(Debug)]
 pub struct MatchedLimit<'a> {
-    /// The rule.
     pub rule: &'a CompiledRule,
-    /// The tiers of its limit.
     pub tiers: &'a [Tier],
-    /// Whether rejected hits count, as the rule says.
     pub over_limit_policy: OverLimitPolicy,
-    /// Identifies the counter within this process.
     pub key: CounterKey,
-    /// The number of hits.
     pub hits: Hits,
 }
 
@@ -74,7 +67,6 @@ impl<'a, T> LimitMatch<'a, T> {
     }
 
     /// The check as [`Matched`](super::Matched) has it, if there is a limit.
-    #[must_use]
     pub fn check(&self, domain: &'a str, descriptor: &'a Descriptor<'_>) -> Option<LimitCheck<'a>> {
         let Self::Limited(limit, _) = self else { return None };
         Some(LimitCheck {

@@ -1,5 +1,3 @@
-//! A request with the rules that it matches.
-
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -19,15 +17,13 @@ use super::{
 };
 
 /// The rules that the descriptors of one request match.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Matched<'a> {
     /// One for each descriptor, in the request's order.
     pub matches: SmallVec<[DescriptorMatch<'a>; 2]>,
     /// The limits to check, in the request's order, and after them those in the shadow of their rules.
     pub checks: SmallVec<[LimitCheck<'a>; 2]>,
-    /// The number of checks in shadows.
     shadows: usize,
-    /// Whether there are no rules for the request's domain.
     pub unknown_domain: bool,
     /// What a rejection affects, as the domain says.
     pub scope: Scope,
@@ -35,12 +31,10 @@ pub struct Matched<'a> {
     give_back: GiveBack,
 }
 
-/// The match of one descriptor.
 #[derive(Clone, Copy, Debug)]
 pub enum DescriptorMatch<'a> {
     /// No rule, a rule without a limit, or a rule that another one replaces. The descriptor is admitted.
     NoLimit,
-    /// A rule that admits everything.
     Unlimited(&'a CompiledRule),
     /// A limit, checked by this element of [`Matched::checks`].
     Limited(usize),
@@ -49,26 +43,19 @@ pub enum DescriptorMatch<'a> {
 /// Hits that a store checks against one rule.
 #[derive(Debug)]
 pub struct LimitCheck<'a> {
-    /// The rule.
     pub rule: RuleRef<'a>,
     /// Names the counter in stores that use names, together with `entries` and [`LimitCheck::shared`].
     pub domain: &'a str,
-    /// The entries of the descriptor.
     pub entries: &'a [Entry<'a>],
-    /// Identifies the counter within this process.
     pub key: CounterKey,
     /// Identifies the pool, if the values of the last entry share the first tier. Boxed, since few checks have one.
     pub pool: Option<Box<CounterKey>>,
-    /// The number of hits.
     pub hits: Hits,
-    /// What becomes of the hits.
     pub direction: Direction,
 }
 
-/// A configured rule, or a limit that came with the request.
 #[derive(Clone, Copy, Debug)]
 pub enum RuleRef<'a> {
-    /// A configured rule.
     Compiled(&'a CompiledRule),
     /// The tiers of a configured rule beside its pool.
     OwnTiers(&'a CompiledRule),
@@ -93,22 +80,13 @@ pub struct OwnPart<'a> {
 
 impl<'a> Matched<'a> {
     /// Looks `request` up in `rules`, and drops the rules that others replace.
-    #[must_use]
     pub fn new(rules: &'a RuleSet, request: &'a Request<'_>) -> Self {
         Self::with_prefetch(rules, request, |_| {})
     }
 
     /// Like [`Matched::new`]. `on_match` gets the [`CompiledRule::index`] before the rule is read, to prefetch by it.
-    #[must_use]
     pub fn with_prefetch(rules: &'a RuleSet, request: &'a Request<'_>, on_match: impl Fn(usize)) -> Self {
-        let mut matched = Self {
-            matches: SmallVec::new(),
-            checks: SmallVec::new(),
-            shadows: 0,
-            unknown_domain: false,
-            scope: Scope::default(),
-            give_back: GiveBack::default(),
-        };
+        let mut matched = Self::default();
         let Some(root) = rules.root(request.domain) else {
             matched.unknown_domain = true;
             matched.matches.resize(request.descriptors.len(), DescriptorMatch::NoLimit);
@@ -138,19 +116,15 @@ impl<'a> Matched<'a> {
     }
 
     /// Returns the checks whose decisions the answer consists of.
-    #[must_use]
     pub fn enforced(&self) -> &[LimitCheck<'a>] {
         &self.checks[..self.checks.len() - self.shadows]
     }
 
-    /// Returns whether there are checks in the shadow of rules.
-    #[must_use]
     pub const fn has_shadows(&self) -> bool {
         self.shadows > 0
     }
 
     /// Returns the checks in the shadow of rules, in the order of the rules.
-    #[must_use]
     pub fn shadows(&self) -> &[LimitCheck<'a>] {
         &self.checks[self.checks.len() - self.shadows..]
     }
@@ -201,8 +175,6 @@ impl<'a> Matched<'a> {
         }
     }
 
-    /// Returns whether callers may give hits back to the limit of `check`.
-    #[must_use]
     pub fn give_back_to(&self, check: &LimitCheck<'_>) -> GiveBack {
         check.rule.give_back().unwrap_or(self.give_back)
     }
@@ -265,8 +237,6 @@ fn find<'a>(
 // === impl LimitCheck ===
 
 impl LimitCheck<'_> {
-    /// Returns the rule's name for logs and traces.
-    #[must_use]
     pub fn rule_text(&self) -> String {
         match (self.rule.name(), self.rule.compiled()) {
             (Some(name), Some(rule)) => format!("{} ({name})", rule.path),
@@ -286,46 +256,25 @@ impl LimitCheck<'_> {
         })
     }
 
-    /// Returns the same check against this instance's part of its limit.
-    #[must_use]
     pub const fn of_part<'p>(&self, part: &'p OwnPart<'p>) -> LimitCheck<'p>
     where
         Self: 'p,
     {
-        LimitCheck {
-            rule: RuleRef::Part(part),
-            domain: self.domain,
-            entries: self.entries,
-            key: self.key,
-            pool: None,
-            hits: self.hits,
-            direction: self.direction,
-        }
+        let check: &LimitCheck<'p> = self;
+        LimitCheck { rule: RuleRef::Part(part), pool: None, ..*check }
     }
 
-    /// Returns a copy.
-    #[must_use]
     pub fn copied(&self) -> LimitCheck<'_> {
-        LimitCheck {
-            rule: self.rule,
-            domain: self.domain,
-            entries: self.entries,
-            key: self.key,
-            pool: self.pool.clone(),
-            hits: self.hits,
-            direction: self.direction,
-        }
+        LimitCheck { pool: self.pool.clone(), ..*self }
     }
 
     /// Returns the tiers that must all admit it; at least one.
     #[inline]
-    #[must_use]
     pub fn tiers(&self) -> &[Tier] {
         self.rule.tiers()
     }
 
     /// Returns the tiers for a counter that outlives the request: those of a rule are shared, not copied.
-    #[must_use]
     pub fn shared_tiers(&self) -> SharedTiers {
         match &self.rule {
             RuleRef::Compiled(rule) => rule.shared_tiers.clone(),
@@ -338,14 +287,12 @@ impl LimitCheck<'_> {
 
     /// Returns the over-limit policy that the rule declares, which is a part of the counter's identity.
     #[inline]
-    #[must_use]
     pub fn over_limit_policy(&self) -> OverLimitPolicy {
         self.rule.over_limit_policy()
     }
 
     /// Returns whether its hits count if they are rejected, and a rejection affects `scope`.
     #[inline]
-    #[must_use]
     pub fn over_limit_policy_in(&self, scope: Scope) -> OverLimitPolicy {
         match self.rule.meters() {
             true if self.is_cost() => OverLimitPolicy::Count,
@@ -355,41 +302,27 @@ impl LimitCheck<'_> {
     }
 
     /// Returns whether its hits are the cost of a request that was admitted before.
-    #[must_use]
     pub fn is_cost(&self) -> bool {
         self.direction == Direction::Take && self.hits > Hits(1) && self.rule.meters()
     }
 
     /// Returns whether it is about a request that was admitted before: it counts, whatever becomes of other checks.
-    #[must_use]
     pub fn stands(&self) -> bool {
         self.is_cost() || self.direction == Direction::GiveBack && self.rule.meters()
     }
 
     /// Returns the tiers in which each value of the last entry counts by itself: all, or those beside a pool.
-    #[must_use]
     pub fn own_tiers(&self) -> &[Tier] {
         &self.tiers()[usize::from(self.pool.is_some())..]
     }
 
-    /// Returns the check of `hits` in the tiers beside the pool, if there are any.
-    #[must_use]
     pub fn of_own_tiers(&self, hits: Hits) -> Option<LimitCheck<'_>> {
         let RuleRef::Compiled(rule) = self.rule else { return None };
         let has_tiers = self.pool.is_some() && !self.own_tiers().is_empty();
-        has_tiers.then_some(LimitCheck {
-            rule: RuleRef::OwnTiers(rule),
-            domain: self.domain,
-            entries: self.entries,
-            key: self.key,
-            pool: None,
-            hits,
-            direction: self.direction,
-        })
+        has_tiers.then_some(LimitCheck { rule: RuleRef::OwnTiers(rule), pool: None, hits, ..*self })
     }
 
     /// Returns how the values of the last entry share the first tier, if they do.
-    #[must_use]
     pub fn sharing(&self) -> Option<&Arc<Sharing>> {
         match &self.rule {
             RuleRef::Compiled(rule) => rule.sharing(),
@@ -398,26 +331,22 @@ impl LimitCheck<'_> {
     }
 
     /// Returns whether its limit is in the shadow of that of `other`, about the same hits.
-    #[must_use]
     pub fn is_in_shadow_of(&self, other: &LimitCheck<'_>) -> bool {
         self.rule.is_shadow() && other.in_shadow().is_some_and(|shadow| shadow.key == self.key)
     }
 
     /// Returns whether the rule says that each instance counts alone, also where they share a store.
-    #[must_use]
     pub fn is_local(&self) -> bool {
         self.rule.declared().is_some_and(|rule| rule.coordination.mode == Some(Coordination::Local))
     }
 
     /// Returns the value that is a member of the pool: that of the last entry, or the pattern in its place.
-    #[must_use]
     pub fn member(&self) -> &str {
         let last = self.entries.len().saturating_sub(1);
         self.shared(last).or_else(|| self.entries.last().map(|entry| entry.value)).unwrap_or_default()
     }
 
     /// Returns the text that replaces the value of entry `i` in the counter's name.
-    #[must_use]
     pub fn shared(&self, i: usize) -> Option<&str> {
         self.rule.compiled()?.shared(i)
     }
@@ -428,7 +357,6 @@ impl LimitCheck<'_> {
 impl<'a> RuleRef<'a> {
     /// Returns the tiers, all of which must admit a request; none if it is unlimited.
     #[inline]
-    #[must_use]
     pub fn tiers(&self) -> &[Tier] {
         match self {
             Self::Compiled(rule) => rule.limit.tiers(),
@@ -439,9 +367,7 @@ impl<'a> RuleRef<'a> {
         }
     }
 
-    /// Returns the declared over-limit policy.
     #[inline]
-    #[must_use]
     pub fn over_limit_policy(&self) -> OverLimitPolicy {
         match self {
             Self::Compiled(rule) | Self::OwnTiers(rule) => rule.limit.over_limit_policy(),
@@ -451,8 +377,6 @@ impl<'a> RuleRef<'a> {
         }
     }
 
-    /// Returns [`Rule::meters`]; false for an override.
-    #[must_use]
     pub fn meters(&self) -> bool {
         match self {
             Self::Compiled(rule) | Self::OwnTiers(rule) | Self::Shadow(rule) => rule.meters(),
@@ -461,8 +385,6 @@ impl<'a> RuleRef<'a> {
         }
     }
 
-    /// Returns whether it is the limit in the shadow of a rule.
-    #[must_use]
     pub const fn is_shadow(&self) -> bool {
         match self {
             Self::Part(part) => part.of.is_shadow(),
@@ -471,7 +393,6 @@ impl<'a> RuleRef<'a> {
     }
 
     /// Returns whether it rejects nothing: [`Rule::shadow_mode`], or a limit in a shadow; false for an override.
-    #[must_use]
     pub fn shadow_mode(&self) -> bool {
         match self {
             Self::Compiled(rule) | Self::OwnTiers(rule) => rule.shadow_mode,
@@ -481,8 +402,6 @@ impl<'a> RuleRef<'a> {
         }
     }
 
-    /// Returns [`Rule::quota_mode`]; false for an override.
-    #[must_use]
     pub fn quota_mode(&self) -> bool {
         match self {
             Self::Compiled(rule) | Self::OwnTiers(rule) => rule.quota_mode,
@@ -491,8 +410,6 @@ impl<'a> RuleRef<'a> {
         }
     }
 
-    /// Returns the rule, if it is configured.
-    #[must_use]
     pub fn compiled(&self) -> Option<&'a CompiledRule> {
         match self {
             Self::Compiled(rule) | Self::OwnTiers(rule) | Self::Shadow(rule) => Some(rule),
@@ -501,38 +418,28 @@ impl<'a> RuleRef<'a> {
         }
     }
 
-    /// Returns the configured rule's identity.
-    #[must_use]
     pub fn id(&self) -> Option<RuleId> {
         self.compiled().map(CompiledRule::id)
     }
 
     /// Returns whether callers may give its hits back; none for an override, for which its domain says it.
-    #[must_use]
     pub fn give_back(&self) -> Option<GiveBack> {
         self.compiled().map(|rule| rule.give_back)
     }
 
-    /// Returns the coordination mode, if the rule sets one.
-    #[must_use]
     pub fn coordination(&self) -> Option<Coordination> {
         self.compiled()?.coordination
     }
 
-    /// Returns [`Rule::name`]; none for an override.
-    #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.compiled()?.name()
     }
 
-    /// Returns the rule as declared, if it is configured.
-    #[must_use]
     pub fn declared(&self) -> Option<&Rule> {
         self.compiled().map(|compiled| &compiled.rule)
     }
 
     /// Returns the rule's name, else its path, else `override` for a limit that came with the request.
-    #[must_use]
     pub fn label(&self) -> String {
         match (self.name(), self.compiled()) {
             (Some(name), _) => name.to_owned(),

@@ -67,11 +67,9 @@ static SETS: AtomicU32 = AtomicU32::new(0);
 /// An index into [`RuleSet::nodes`].
 pub(super) type NodeId = usize;
 
-/// The root of a domain's rules.
 #[derive(Clone, Copy, Debug)]
 pub struct Root {
     pub(super) node: NodeId,
-    /// What a rejection affects.
     pub scope: Scope,
     /// For limits that come with requests.
     pub(super) give_back: GiveBack,
@@ -101,14 +99,10 @@ pub(super) struct KeyEdges {
     pub(super) any: Option<NodeId>,
 }
 
-/// The result of a look-up.
 #[derive(Clone, Copy, Debug)]
 pub enum Lookup<'a> {
-    /// There are no rules for this domain.
     UnknownDomain,
-    /// The domain is known, but no rule is for this descriptor.
     NoRule,
-    /// This rule matches.
     Rule(&'a CompiledRule),
 }
 
@@ -117,7 +111,6 @@ pub enum Lookup<'a> {
 impl RuleSet {
     /// Compiles `domains`. Of two nodes of a level with the same key and value, which files cannot have, the first
     /// wins.
-    #[must_use]
     pub fn new(domains: &[Domain], hasher: KeyHasher) -> Self {
         let mut set = Self {
             domains: NameMap::default(),
@@ -177,7 +170,6 @@ impl RuleSet {
     }
 
     /// Finds the rule for a descriptor of these `entries`: one at exactly that depth.
-    #[must_use]
     pub fn find(&self, domain: &str, entries: &[Entry<'_>]) -> Lookup<'_> {
         let Some(root) = self.root(domain) else {
             return Lookup::UnknownDomain;
@@ -185,11 +177,6 @@ impl RuleSet {
         self.find_below(root, entries).map_or(Lookup::NoRule, |(index, _)| Lookup::Rule(&self.rules[index]))
     }
 
-    /// Checks that the rules of `request` can be found in a bounded time.
-    ///
-    /// # Errors
-    ///
-    /// [`TooManyPatterns`], if its entries and the patterns of their keys are too many together.
     #[inline]
     pub fn check_patterns(&self, request: &Request<'_>) -> Result<(), TooManyPatterns> {
         if self.many_patterns.is_empty() { Ok(()) } else { self.count_comparisons(request) }
@@ -210,9 +197,7 @@ impl RuleSet {
         }
     }
 
-    /// Returns where the rules of `domain` begin.
     #[inline]
-    #[must_use]
     pub fn root(&self, domain: &str) -> Option<&Root> {
         self.domains.get(domain)
     }
@@ -230,7 +215,6 @@ impl RuleSet {
 
     /// Returns the first key that no rule of `domain` has at its level, if that is why none matches `entries`.
     #[cold]
-    #[must_use]
     pub fn unknown_key<'e>(&self, domain: &str, entries: &[Entry<'e>]) -> Option<&'e str> {
         self.branch_without(domain, entries).map(|(_, key)| key)
     }
@@ -256,7 +240,6 @@ impl RuleSet {
         None
     }
 
-    /// Returns the names of all domains, in no order.
     pub fn domains(&self) -> impl Iterator<Item = &str> {
         self.domains.iter().map(|(name, _)| name)
     }
@@ -265,32 +248,25 @@ impl RuleSet {
         self.ends[node].rule.map(|rule| &self.rules[rule as usize])
     }
 
-    /// Returns whether there are rules for `domain`.
-    #[must_use]
     pub fn has_domain(&self, domain: &str) -> bool {
         self.domains.get(domain).is_some()
     }
 
-    /// Returns what a rejection affects in `domain`; none if there are no rules for it.
-    #[must_use]
     pub fn scope_of(&self, domain: &str) -> Option<Scope> {
         self.domains.get(domain).map(|root| root.scope)
     }
 
     /// Returns every rule, in the order of declaration: each is at its [`CompiledRule::index`].
-    #[must_use]
     pub fn rules(&self) -> &[CompiledRule] {
         &self.rules
     }
 
     /// Returns the rule that `id` identifies, if it is of this set.
-    #[must_use]
     pub fn rule(&self, id: RuleId) -> Option<&CompiledRule> {
         self.rules.get(id.index as usize).filter(|rule| rule.id() == id)
     }
 
     /// Returns the key under which `rule`, of this set and `domain`, counts a descriptor of `entries`.
-    #[must_use]
     pub fn counter_key(&self, rule: &CompiledRule, domain: &str, entries: &[Entry<'_>]) -> CounterKey {
         rule.counter_key(&self.hasher.of_keys(domain, entries.iter().map(|entry| entry.key)), entries)
     }

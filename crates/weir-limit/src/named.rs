@@ -1,5 +1,3 @@
-//! A domain and entries that outlive their request.
-
 use smallvec::SmallVec;
 
 use super::{
@@ -17,27 +15,19 @@ pub struct Named {
 // === impl Named ===
 
 impl Named {
-    /// Copies them.
-    #[must_use]
     pub fn new(domain: &str, entries: &[Entry<'_>]) -> Self {
         let entries = entries.iter().map(|entry| (entry.key.into(), entry.value.into()));
         Self { domain: domain.into(), entries: entries.collect() }
     }
 
-    /// Returns the domain.
-    #[must_use]
     pub fn domain(&self) -> &str {
         &self.domain
     }
 
-    /// Returns the entries.
-    #[must_use]
     pub fn entries(&self) -> SmallVec<[Entry<'_>; 4]> {
         self.entries.iter().map(|(key, value)| Entry { key, value }).collect()
     }
 
-    /// Returns the request that takes `hits` for them.
-    #[must_use]
     pub fn request(&self, hits: Hits) -> Request<'_> {
         let descriptor = Descriptor { entries: self.entries(), hits: Some(hits.0), ..Descriptor::default() };
         Request { domain: &self.domain, descriptors: std::iter::once(descriptor).collect(), hits: 0 }

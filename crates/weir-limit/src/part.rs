@@ -13,7 +13,6 @@ use super::{
 /// The number of instances that is assumed while nothing is known of them. Each then has a hundredth of a limit.
 pub const UNKNOWN_INSTANCES: NonZeroU16 = NonZeroU16::new(100).expect("not zero");
 
-/// The rank of an instance among those that share a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InstanceRank {
     /// The number of instances, this one included.
@@ -25,11 +24,9 @@ pub struct InstanceRank {
 // === impl InstanceRank ===
 
 impl InstanceRank {
-    /// The rank of an instance that is alone.
     pub const ALONE: Self = Self { instances: NonZeroU32::MIN, rank: Some(0) };
 
     /// Creates the rank of one of `instances`, at least one. A `rank` that there cannot be is not known.
-    #[must_use]
     pub fn among(instances: usize, rank: Option<u32>) -> Self {
         let instances = u32::try_from(instances).unwrap_or(u32::MAX);
         let instances = NonZeroU32::new(instances).unwrap_or(NonZeroU32::MIN);
@@ -38,7 +35,6 @@ impl InstanceRank {
 }
 
 /// Returns the part of one of `instances`. A bucket holds at least one token; one refilled in steps may get none.
-#[must_use]
 pub fn of_tier(tier: &Tier, instances: NonZeroU32) -> Tier {
     let divided = |limit: u32| limit / instances.get();
     let part = tier.with_limits(divided(tier.requests), divided(tier.capacity()).max(1));
@@ -55,7 +51,6 @@ pub fn of_tier(tier: &Tier, instances: NonZeroU32) -> Tier {
 }
 
 /// Returns how long a hit matters for later ones of any instance: an interval, or until an empty bucket is full.
-#[must_use]
 pub fn memory(tier: &Tier, instances: NonZeroU32) -> Period {
     if !tier.refills() {
         return tier.period;
@@ -67,7 +62,6 @@ pub fn memory(tier: &Tier, instances: NonZeroU32) -> Period {
 }
 
 /// Returns `tier` as an instance without any part has it: it admits nothing.
-#[must_use]
 pub fn nothing_of(tier: &Tier) -> Tier {
     tier.with_limits(0, 0)
 }

@@ -1,5 +1,3 @@
-//! The values that a level of a rule matches.
-
 use std::fmt;
 
 /// The values that a node of the rule tree matches, for entries with its key.
@@ -7,7 +5,6 @@ use std::fmt;
 pub enum Values {
     /// Every value, including the empty one.
     Any,
-    /// One value, or one pattern.
     One(Pattern),
     /// Any of several values or patterns, which share their counter. Never empty.
     Of(Vec<Pattern>),
@@ -24,7 +21,6 @@ pub struct Pattern {
 // === impl Values ===
 
 impl Values {
-    /// Returns the patterns; none for [`Values::Any`].
     pub fn patterns(&self) -> impl Iterator<Item = &Pattern> {
         match self {
             Self::Any => [].iter(),
@@ -33,14 +29,10 @@ impl Values {
         }
     }
 
-    /// Returns whether any of the patterns contains a `*`.
-    #[must_use]
     pub fn is_wildcard(&self) -> bool {
         self.patterns().any(Pattern::is_wildcard)
     }
 
-    /// Returns whether a request's `value` matches.
-    #[must_use]
     pub fn matches(&self, value: &str) -> bool {
         matches!(self, Self::Any) || self.patterns().any(|pattern| pattern.matches(value))
     }
@@ -62,26 +54,19 @@ impl fmt::Display for Values {
 // === impl Pattern ===
 
 impl Pattern {
-    /// Parses `text`.
-    #[must_use]
     pub fn new(text: &str) -> Self {
         Self { text: text.into(), parts: text.split('*').map(Into::into).collect() }
     }
 
-    /// Returns the text as written.
-    #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Returns whether it contains a `*`.
-    #[must_use]
     pub fn is_wildcard(&self) -> bool {
         self.parts.len() > 1
     }
 
     /// Returns whether `value` matches, in time linear in its length: the leftmost match of each part works.
-    #[must_use]
     pub fn matches(&self, value: &str) -> bool {
         let [first, middle @ .., last] = &*self.parts else {
             return *self.text == *value;

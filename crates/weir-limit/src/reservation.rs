@@ -7,7 +7,6 @@ use super::{
     units::{Hits, Period, Timestamp},
 };
 
-/// A request for hits that are used later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReservationRequest {
     /// The fewest hits to reserve. Zero counts as one.
@@ -47,7 +46,6 @@ pub struct ReservedSpan {
 
 impl ReservationRequest {
     /// Returns the number of hits to reserve if `room` more fit: zero if fewer than `least` fit.
-    #[must_use]
     pub fn fit(&self, room: Hits) -> Hits {
         let least = self.least.max(Hits(1));
         if room < least { Hits(0) } else { self.want.max(least).min(room) }
@@ -57,11 +55,8 @@ impl ReservationRequest {
 /// Reserves hits in `counters`, one for each of `tiers`: in all of them, or in none.
 ///
 /// The hits then count as if they were used at the latest possible instant, so windows never exceed their limit. A
-/// bucket refills meanwhile: it admits at most `burst + requests * (t + hold) / period` hits in any time `t`.
-///
-/// # Panics
-///
-/// If there are no tiers, or if the numbers of tiers and counters differ.
+/// bucket refills meanwhile: it admits at most `burst + requests * (t + hold) / period` hits in any time `t`. Panics if
+/// there are no tiers, or if the numbers of tiers and counters differ.
 pub fn reserve(
     tiers: &[Tier],
     counters: &mut [CounterState],

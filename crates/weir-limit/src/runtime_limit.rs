@@ -14,19 +14,14 @@ pub struct RuntimeLimit {
     over_limit_policy: OverLimitPolicy,
 }
 
-/// The reason why a [`RuntimeLimit`] is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuntimeLimitError {
-    /// There is no tier.
     #[error("a limit needs at least one tier")]
     NoTiers,
-    /// A period is out of range.
     #[error("the period {0} is not in 1ms..=365d")]
     Period(Period),
-    /// A token bucket holds no token.
     #[error("a token bucket's burst must be at least 1")]
     NoBurst,
-    /// Two tiers would share a counter.
     #[error("two tiers have the same algorithm and period {0}")]
     Repeated(Period),
     /// [`OverLimitPolicy::Count`] applies to anything but a single fixed window.
@@ -41,11 +36,6 @@ impl RuntimeLimit {
     const SHORTEST: Period = Period::from_millis(1);
     const LONGEST: Period = Unit::Year.period();
 
-    /// Creates a limit of these tiers, all of which must admit a request.
-    ///
-    /// # Errors
-    ///
-    /// [`RuntimeLimitError`].
     pub fn new(tiers: Tiers, over_limit_policy: OverLimitPolicy) -> Result<Self, RuntimeLimitError> {
         for (i, tier) in tiers.iter().enumerate() {
             if !(Self::SHORTEST..=Self::LONGEST).contains(&tier.period) {
@@ -67,7 +57,6 @@ impl RuntimeLimit {
     }
 
     /// Creates an override as envoyproxy/ratelimit applies it: a fixed window in which rejected hits count.
-    #[must_use]
     pub fn per_unit(requests: u32, unit: Unit) -> Self {
         Self {
             tiers: smallvec![Tier::fixed_window(requests, unit.period())],
@@ -75,14 +64,10 @@ impl RuntimeLimit {
         }
     }
 
-    /// Returns the tiers; at least one.
-    #[must_use]
     pub fn tiers(&self) -> &[Tier] {
         &self.tiers
     }
 
-    /// Returns whether rejected hits count.
-    #[must_use]
     pub const fn over_limit_policy(&self) -> OverLimitPolicy {
         self.over_limit_policy
     }

@@ -7,18 +7,15 @@ use super::{
     units::Period,
 };
 
-/// A store in which instances can share counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedStore {
     /// Its name in messages to users, such as `Redis`.
     pub name: &'static str,
     /// Its name in the log and in traces, such as `redis`.
     pub system: &'static str,
-    /// What it can count.
     pub capabilities: Capabilities,
 }
 
-/// What a shared store can count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Capabilities {
     /// Every limit in every mode, and the pools of fair shares.
@@ -49,8 +46,6 @@ impl SharedStore {
     /// Redis, which messages also name where no store is in use.
     pub const REDIS: Self = Self { name: "Redis", system: "redis", capabilities: Capabilities::All };
 
-    /// Returns whether instances can share the counts of `rule` in it.
-    #[must_use]
     pub fn shares(self, rule: &Rule) -> bool {
         self.capabilities.count(rule.limit.tiers())
             && (rule.sharing.is_none() || self.capabilities == Capabilities::All)
@@ -61,15 +56,13 @@ impl SharedStore {
 
 impl Capabilities {
     /// Returns whether they include to count `tiers`; no tiers are nothing to count.
-    #[must_use]
     pub fn count(self, tiers: &[Tier]) -> bool {
         self == Self::All || (tiers.len() < 2 && tiers.iter().all(Tier::has_windows))
     }
 
-    /// Returns whether they include to count `tiers` in `mode`.
-    #[must_use]
-    pub fn support(self, tiers: &[Tier], mode: Coordination) -> bool {
-        self.count(tiers) && (self == Self::All || !mode.leases())
+    /// Of tiers that they count.
+    pub fn support(self, mode: Coordination) -> bool {
+        self == Self::All || !mode.leases()
     }
 }
 
@@ -90,25 +83,22 @@ impl Default for SharedCounts {
 
 impl SharedCounts {
     /// Returns the mode that is requested for `rule`. Nothing is to choose for a pool, of which instances lease.
-    #[must_use]
     pub fn requested(&self, rule: &Rule) -> Coordination {
         let mode = rule.coordination.mode.unwrap_or(self.mode);
         if rule.sharing.is_some() { mode.of_pool() } else { mode }
     }
 
     /// Returns the mode in which `rule` is counted among `instances` that share `store`.
-    #[must_use]
     pub fn mode_in(&self, store: SharedStore, rule: &Rule, instances: usize) -> Coordination {
         let mode = self.requested(rule).of_limit(rule.limit.capacity(), instances);
         if !mode.is_coordinated() {
             // nothing is counted in the store
             return mode;
         }
-        mode.nearest(|mode| store.shares(rule) && store.capabilities.support(rule.limit.tiers(), mode))
+        mode.nearest(|mode| store.shares(rule) && store.capabilities.support(mode))
     }
 
     /// Returns the mode in which `rule` is counted; none if it depends on the number of instances, which is unknown.
-    #[must_use]
     pub fn mode_now(&self, rule: &Rule) -> Option<Coordination> {
         let Some(store) = self.store else { return Some(Coordination::Local) };
         let depends = self.requested(rule) == Coordination::Auto && store.shares(rule);
@@ -121,13 +111,11 @@ impl SharedCounts {
     }
 
     /// Returns the time between two syncs of a counter of `rule` that is near its limit.
-    #[must_use]
     pub fn sync_interval_of(&self, rule: &Rule) -> Period {
         rule.coordination.sync_interval.unwrap_or(self.sync_interval)
     }
 
     /// Returns how `rule` is decided while the store does not reply.
-    #[must_use]
     pub fn on_store_failure_of(&self, rule: &Rule) -> OnStoreFailure {
         rule.coordination.on_store_failure.unwrap_or(self.on_store_failure)
     }

@@ -4,7 +4,6 @@
 
 const WORD: usize = 8;
 
-/// A hash of the texts pushed so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SipHash {
     state: [u64; 4],

@@ -16,7 +16,6 @@ pub struct Tally {
 impl Tally {
     /// Splits `hits`, on which there is a `decision`. The near-limit threshold is floor(`limit` * `near_ratio`).
     #[inline]
-    #[must_use]
     pub fn of(decision: &Decision, limit: u32, policy: OverLimitPolicy, hits: Hits, near_ratio: f32) -> Self {
         let (before, after) = (decision.before.0, decision.before.plus(hits).0);
         let near = near_threshold(limit, near_ratio);

@@ -16,7 +16,6 @@ pub struct Tier {
     pub requests: u32,
     /// Longer than zero.
     pub period: Period,
-    /// The algorithm that applies the period.
     pub algorithm: Algorithm,
 }
 
@@ -27,7 +26,6 @@ pub type Tiers = SmallVec<[Tier; 1]>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedTiers(Arc<Tiers>);
 
-/// Whether rejected hits count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverLimitPolicy {
     /// Rejected hits count, as in envoyproxy/ratelimit. For rules in its syntax, which have one tier.
@@ -37,7 +35,6 @@ pub enum OverLimitPolicy {
 }
 
 /// Returns the most hits that all of `tiers` admit at once: the smallest of their capacities; 0 if there are none.
-#[must_use]
 pub fn capacity(tiers: &[Tier]) -> u64 {
     tiers.iter().map(|tier| u64::from(tier.capacity())).min().unwrap_or_default()
 }
@@ -45,63 +42,47 @@ pub fn capacity(tiers: &[Tier]) -> u64 {
 // === impl Tier ===
 
 impl Tier {
-    /// Creates a tier of [`Algorithm::FixedWindow`].
-    #[must_use]
     pub const fn fixed_window(requests: u32, period: Period) -> Self {
         Self { requests, period, algorithm: Algorithm::FixedWindow }
     }
 
-    /// Creates a tier of [`Algorithm::SlidingWindow`].
-    #[must_use]
     pub const fn sliding_window(requests: u32, period: Period) -> Self {
         Self { requests, period, algorithm: Algorithm::SlidingWindow }
     }
 
-    /// Creates a tier of [`Algorithm::TokenBucket`].
-    #[must_use]
     pub const fn token_bucket(requests: u32, period: Period, bucket: Bucket) -> Self {
         Self { requests, period, algorithm: Algorithm::TokenBucket(bucket) }
     }
 
-    /// Calls [`AlgorithmKind::has_windows`](crate::AlgorithmKind::has_windows).
-    #[must_use]
     pub const fn has_windows(&self) -> bool {
         self.algorithm.kind().has_windows()
     }
 
-    /// Calls [`AlgorithmKind::refills`](crate::AlgorithmKind::refills).
-    #[must_use]
     pub const fn refills(&self) -> bool {
         self.algorithm.kind().refills()
     }
 
     /// Returns when the window of `at` ends; none if it has none.
-    #[must_use]
     pub fn window_end(&self, at: Timestamp) -> Option<Timestamp> {
         self.has_windows().then(|| at.window_end(self.period))
     }
 
-    /// Returns the tier with other numbers, where a bucket has `burst`.
-    #[must_use]
     pub fn with_limits(&self, requests: u32, burst: u32) -> Self {
         let algorithm = self.algorithm.with_bucket(Bucket { burst, ..self.bucket() });
         Self { requests, period: self.period, algorithm }
     }
 
     /// Returns the most hits that the tier admits at once: the burst of a bucket, the limit of a window.
-    #[must_use]
     pub const fn capacity(&self) -> u32 {
         self.bucket().burst
     }
 
     /// Returns the bucket that spreads the hits of this window over it, `burst` of them at once.
-    #[must_use]
     pub const fn pace(&self, burst: u32) -> Self {
         Self::token_bucket(self.requests, self.period, Bucket::of(burst))
     }
 
     /// Returns the time in which `requests` tokens flow into a bucket; for other algorithms, the period.
-    #[must_use]
     pub const fn refill_period(&self) -> Period {
         match self.bucket().refill {
             Refill::Part(periods) => {
@@ -112,7 +93,6 @@ impl Tier {
     }
 
     /// Returns the longest wait without reservations and clock steps: a period, or until a bucket in debt is full.
-    #[must_use]
     pub const fn longest_wait(&self) -> Period {
         if !self.refills() {
             return self.period;
@@ -126,7 +106,6 @@ impl Tier {
     }
 
     /// Returns whether both use the same counter of a key: the same kind of algorithm and period, or both any pace.
-    #[must_use]
     pub fn shares_counter(&self, other: &Self) -> bool {
         let paces = (self.has_any_pace(), other.has_any_pace());
         if paces.0 || paces.1 {
@@ -136,13 +115,11 @@ impl Tier {
     }
 
     /// Returns whether its counter is a bucket of [any pace](Refill::AnyPace).
-    #[must_use]
     pub const fn has_any_pace(&self) -> bool {
         matches!(self.bucket().refill, Refill::AnyPace)
     }
 
     /// Returns the unit to report, if the period is exactly one unit.
-    #[must_use]
     pub fn unit(&self) -> Option<Unit> {
         Unit::of(self.refill_period())
     }

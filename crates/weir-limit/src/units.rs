@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-/// Nanoseconds in a second.
 pub const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// An instant: nanoseconds since the Unix epoch, from 1970 to 2554. All arithmetic saturates.
@@ -24,11 +23,8 @@ pub struct Hits(pub u64);
 /// The units of time in the YAML of envoyproxy/ratelimit and in Envoy's API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
-    /// One second.
     Second,
-    /// 60 seconds.
     Minute,
-    /// 3,600 seconds.
     Hour,
     /// 86,400 seconds, from midnight UTC.
     Day,
@@ -43,64 +39,44 @@ pub enum Unit {
 // === impl Timestamp ===
 
 impl Timestamp {
-    /// Creates the instant `nanos` nanoseconds after the epoch.
-    #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Creates the instant `millis` milliseconds after the epoch.
-    #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
-    /// Creates the instant `seconds` seconds after the epoch.
-    #[must_use]
     pub const fn from_secs(seconds: u64) -> Self {
         Self(seconds.saturating_mul(NANOS_PER_SECOND))
     }
 
-    /// Returns the nanoseconds since the epoch.
-    #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Returns the instant `period` later.
-    #[must_use]
     pub const fn after(self, period: Period) -> Self {
         Self(self.0.saturating_add(period.0))
     }
 
     /// Returns the time from `earlier` to this instant; zero if `earlier` is later, since clocks may step back.
-    #[must_use]
     pub const fn since(self, earlier: Self) -> Period {
         Period(self.0.saturating_sub(earlier.0))
     }
 
     /// Returns the instant `period` before this one, the epoch at the earliest.
-    #[must_use]
     pub const fn before(self, period: Period) -> Self {
         Self(self.0.saturating_sub(period.0))
     }
 
-    /// Returns the start of the epoch-aligned window of length `period` that contains this instant.
-    ///
-    /// # Panics
-    ///
-    /// If `period` is zero, which no tier has.
-    #[must_use]
+    /// Returns the start of the epoch-aligned window of length `period` that contains this instant. Panics if `period`
+    /// is zero, which no tier has.
     pub const fn window_start(self, period: Period) -> Self {
         Self(self.0 - self.0 % period.0)
     }
 
-    /// Returns the end of the epoch-aligned window of length `period` that contains this instant, and is later.
-    ///
-    /// # Panics
-    ///
-    /// If `period` is zero, which no tier has.
-    #[must_use]
+    /// Returns the end of the epoch-aligned window of length `period` that contains this instant, and is later. Panics
+    /// if `period` is zero, which no tier has.
     pub const fn window_end(self, period: Period) -> Self {
         Self((self.0 - self.0 % period.0).saturating_add(period.0))
     }
@@ -112,32 +88,23 @@ impl Period {
     /// The longest period, 584 years. It also stands for never.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// Creates a length of `nanos` nanoseconds.
-    #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Creates a length of `millis` milliseconds.
-    #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
-    /// Creates a length of `seconds` seconds.
-    #[must_use]
     pub const fn from_secs(seconds: u64) -> Self {
         Self(seconds.saturating_mul(NANOS_PER_SECOND))
     }
 
-    /// Returns the length in nanoseconds.
-    #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
     /// Returns the length in whole seconds, rounded up: a wait reported in seconds must not end early.
-    #[must_use]
     pub const fn as_secs_ceil(self) -> u64 {
         self.0.div_ceil(NANOS_PER_SECOND)
     }
@@ -163,9 +130,7 @@ impl Mul<u64> for Period {
 impl Div<u64> for Period {
     type Output = Self;
 
-    /// # Panics
-    ///
-    /// If there are no `parts`.
+    /// Panics if there are no `parts`.
     fn div(self, parts: u64) -> Self {
         Self(self.0 / parts)
     }
@@ -207,14 +172,11 @@ impl fmt::Display for Period {
 // === impl Hits ===
 
 impl Hits {
-    /// Returns the sum.
-    #[must_use]
     pub const fn plus(self, more: Self) -> Self {
         Self(self.0.saturating_add(more.0))
     }
 
     /// Returns the difference, at least zero.
-    #[must_use]
     pub const fn minus(self, less: Self) -> Self {
         Self(self.0.saturating_sub(less.0))
     }
@@ -223,12 +185,9 @@ impl Hits {
 // === impl Unit ===
 
 impl Unit {
-    /// Every unit, shortest first.
     pub const ALL: [Self; 7] =
         [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
 
-    /// Returns its length.
-    #[must_use]
     pub const fn period(self) -> Period {
         Period::from_secs(match self {
             Self::Second => 1,
@@ -241,20 +200,16 @@ impl Unit {
         })
     }
 
-    /// Returns the unit of exactly this `period`, if there is one.
-    #[must_use]
     pub fn of(period: Period) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.period() == period)
     }
 
     /// Returns the unit of that name, in upper or lower case, as in the YAML of envoyproxy/ratelimit.
-    #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
     }
 
     /// Returns its name in capitals, as Envoy's API spells it.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Second => "SECOND",

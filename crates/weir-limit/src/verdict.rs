@@ -1,5 +1,3 @@
-//! The verdict on a request, from the decisions on its descriptors.
-
 use serde_json::{Value, json};
 use smallvec::SmallVec;
 
@@ -13,10 +11,8 @@ use super::{
     units::Period,
 };
 
-/// The decision on a request.
 #[derive(Debug)]
 pub struct Verdict<'a> {
-    /// Whether the request is admitted.
     pub code: Code,
     /// Whether a request over its limits is admitted because the whole service runs in shadow mode.
     pub shadowed: bool,
@@ -29,19 +25,14 @@ pub struct Verdict<'a> {
     pub metadata: Option<Metadata>,
 }
 
-/// Whether a request or descriptor is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
-    /// It is admitted.
     Ok,
-    /// It is rejected.
     OverLimit,
 }
 
-/// The decision on one descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct Status<'a> {
-    /// Whether it is admitted.
     pub code: Code,
     /// Whether the descriptor is a quota: the request is rejected only if every quota of the request is over.
     pub quota: bool,
@@ -53,18 +44,14 @@ pub struct Status<'a> {
     pub reset: Option<Period>,
 }
 
-/// The limit that a status reports.
 #[derive(Clone, Copy, Debug)]
 pub struct CurrentLimit<'a> {
-    /// The rule.
     pub rule: RuleRef<'a>,
-    /// The reported tier of the rule.
     pub tier: &'a Tier,
     /// The requests that the tier admits: of a pool, the share of the member.
     pub requests: u32,
 }
 
-/// The settings that apply to all verdicts.
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "switches of their own, each a variable")]
 pub struct Modes {
@@ -81,8 +68,6 @@ pub struct Modes {
 // === impl Verdict ===
 
 impl<'a> Verdict<'a> {
-    /// Returns the verdict on `request`, which matched `matched`, from one decision for each of its checks.
-    #[must_use]
     pub fn new(
         request: &Request<'_>,
         matched: &'a Matched<'_>,
@@ -118,7 +103,6 @@ impl<'a> Verdict<'a> {
 
     /// Returns the verdict on these `statuses`, without the metadata that [`Modes::describes`] asks for.
     #[inline]
-    #[must_use]
     pub fn of_statuses(statuses: SmallVec<[Status<'a>; 2]>, modes: &Modes) -> Self {
         let mut combined = Combined::default();
         for (i, status) in statuses.iter().enumerate() {
@@ -127,10 +111,8 @@ impl<'a> Verdict<'a> {
         Self::of(statuses, &combined, modes)
     }
 
-    /// Returns the verdict of [`Verdict::of_statuses`] on a single status.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "so that it is made where it is used")]
-    #[must_use]
     pub fn of_status(status: Status<'a>, modes: &Modes) -> Self {
         let mut combined = Combined::default();
         combined.add(0, &status);
@@ -154,7 +136,6 @@ impl<'a> Verdict<'a> {
 
     /// Returns the wait until a rejected request would be admitted if nobody else takes hits; none if no limit rejected
     /// it. Every limit that is over must admit the request. If only quotas are over, one of them is enough.
-    #[must_use]
     pub fn retry_after(&self) -> Option<Period> {
         let waits = |quota: bool| {
             let over = move |status: &&Status<'_>| status.code == Code::OverLimit && status.quota == quota;
@@ -167,8 +148,6 @@ impl<'a> Verdict<'a> {
 // === impl Modes ===
 
 impl Modes {
-    /// Returns whether responses have metadata about the request or its rules.
-    #[must_use]
     pub const fn describes(&self) -> bool {
         self.metadata || self.rejecting_rule
     }
@@ -215,13 +194,10 @@ impl Combined {
 
 impl<'a> Status<'a> {
     /// The status of a descriptor of which nothing is counted, and which may be a `quota`.
-    #[must_use]
     pub const fn no_limit(quota: bool) -> Self {
         Self { code: Code::Ok, quota, limit: None, remaining: 0, reset: None }
     }
 
-    /// The status of a descriptor of an unlimited rule.
-    #[must_use]
     pub const fn unlimited() -> Self {
         Self { code: Code::Ok, quota: false, limit: None, remaining: u32::MAX, reset: None }
     }
@@ -229,7 +205,6 @@ impl<'a> Status<'a> {
     /// The status of a descriptor for which there is a `decision`. `all_quotas` is [`Modes::quota`].
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
-    #[must_use]
     pub fn of_limit(limit: &MatchedLimit<'a>, decision: &Decision, all_quotas: bool) -> Self {
         let rule = RuleRef::Compiled(limit.rule);
         Self::counted(rule, limit.tiers, limit.over_limit_policy, decision, all_quotas)

@@ -19,10 +19,8 @@ use weir_store::{
     Arrival, Decisions, Receipt, Store, StoreError, TakeOptions, Ticket, WaitingLines, clock::Clock,
 };
 
-/// What became of a request that may wait.
 #[derive(Clone, Debug)]
 pub struct Acquired {
-    /// Why it was rejected; none if it was admitted.
     pub rejection: Option<Rejection>,
     /// The time from its arrival to the decision.
     pub waited: Period,
@@ -30,10 +28,8 @@ pub struct Acquired {
     pub receipt: Option<Receipt>,
 }
 
-/// Why a request that may wait was not decided.
 #[derive(Debug, thiserror::Error)]
 pub enum AcquireError {
-    /// As for requests that do not wait.
     #[error(transparent)]
     Limit(#[from] LimitError),
     /// Several descriptors have a limit. Each has its own line, and requests in two lines could wait for each other.
@@ -52,7 +48,6 @@ pub enum AcquireError {
     MustAsk,
 }
 
-/// A request that may wait.
 struct AcquireCall<'a, 'r, C: ?Sized> {
     request: &'a Request<'r>,
     started: Timestamp,
@@ -110,10 +105,6 @@ impl<S: Store> Limiter<S> {
     /// Requests without a limit, those in shadow mode, and those of rules for which nobody can wait (strict buckets,
     /// shared limits, limits of the request itself) are decided at once. Waits need [`Limiter::serve_waiters`], which a
     /// [`WaiterThread`](super::WaiterThread) calls.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Limiter::decide`]; if several descriptors have a limit.
     pub async fn acquire<T, C: Clock + ?Sized>(
         &self,
         request: &Request<'_>,
@@ -307,7 +298,6 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Chooses the turns of lines by `seed` where instances have no ranks, so that a simulation can be repeated.
-    #[must_use]
     pub fn with_turns_of(mut self, seed: u64) -> Self {
         if let Some(asking) = Arc::get_mut(&mut self.asking) {
             asking.set_seed(seed);

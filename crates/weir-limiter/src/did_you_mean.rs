@@ -7,7 +7,6 @@ use weir_observe::spelling::nearest;
 const MOST_COMPARED: usize = 1_000;
 
 /// The rule's domain or key that is probably meant, if no rule has the `domain` or a key of `entries`.
-#[must_use]
 pub fn did_you_mean<'a>(rules: &'a RuleSet, domain: &str, entries: &[Entry<'_>]) -> Option<&'a str> {
     if !rules.has_domain(domain) {
         return nearest(domain, rules.domains().take(MOST_COMPARED));

@@ -1,5 +1,3 @@
-//! Keys: entries whose rule and counter are found once.
-
 use std::sync::{Arc, atomic::Ordering};
 
 use super::{AcquireError, Acquired, LimitError, Limiter, LoadedRules};
@@ -20,10 +18,8 @@ pub struct Key {
     later: ArcSwapOption<Found>,
 }
 
-/// The decision on hits of a [`Key`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyDecision {
-    /// Whether they are admitted.
     pub code: Code,
     /// Hits that would still be admitted: 2^32-1 for an unlimited rule, 0 without a rule.
     pub remaining: u32,
@@ -60,8 +56,6 @@ struct KeyCounter {
 // === impl Key ===
 
 impl Key {
-    /// Returns the request for `hits`.
-    #[must_use]
     pub fn request(&self, hits: Hits) -> Request<'_> {
         self.names.request(hits)
     }
@@ -69,10 +63,6 @@ impl Key {
 
 impl Limiter<MemoryStore> {
     /// Decides on `hits` of `key` and counts them, as [`Limiter::decide`] does for a request of its entries.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Limiter::decide_now`].
     #[inline]
     pub fn decide_key(&self, key: &Key, hits: Hits, now: Timestamp) -> Result<KeyDecision, LimitError> {
         if self.generation() == key.first.generation
@@ -101,11 +91,6 @@ impl Limiter<MemoryStore> {
 }
 
 impl<S: Store> Limiter<S> {
-    /// Returns the key of `entries`, each with its value, in `domain`.
-    ///
-    /// # Errors
-    ///
-    /// If the domain is empty, or no rules are loaded.
     pub fn key(&self, domain: &str, entries: &[(&str, &str)]) -> Result<Key, LimitError> {
         let entries: Vec<Entry<'_>> = entries.iter().map(|(key, value)| Entry { key, value }).collect();
         let names = Named::new(domain, &entries);
@@ -113,11 +98,6 @@ impl<S: Store> Limiter<S> {
         Ok(Key { names, first, later: ArcSwapOption::empty() })
     }
 
-    /// Takes `hits` of `key`, if they fit now.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Limiter::decide`]; [`AcquireError::MustAsk`] if the counters are not in this process.
     pub fn try_acquire(&self, key: &Key, hits: Hits, now: Timestamp) -> Result<Acquired, AcquireError> {
         self.with_counter(key, |counter| {
             let Some(counter) = counter else { return self.acquire_now(&key.request(hits), now) };
@@ -136,7 +116,6 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Takes `hits`, at least one, if they fit, nobody waits and the counter is here; else use [`Limiter::acquire`].
-    #[must_use]
     pub fn acquire_fitting(&self, key: &Key, hits: Hits, now: Timestamp) -> Option<Acquired> {
         let taken = self.with_counter(key, |counter| {
             let counter = counter.filter(|counter| counter.is_here && hits > Hits(0))?;

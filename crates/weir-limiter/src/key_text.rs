@@ -10,7 +10,6 @@ const MAX_TEXT: usize = 200;
 
 /// Returns the entries of `check` as `key=value,key=value`. Without `values`, each is `***` unless a pattern stands for
 /// it, and the end is a number by which the counter is recognized while the process runs.
-#[must_use]
 pub fn key_text(check: &LimitCheck<'_>, values: bool) -> String {
     let mut text = String::new();
     for (i, entry) in check.entries.iter().enumerate() {

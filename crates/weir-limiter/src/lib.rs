@@ -57,7 +57,6 @@ use weir_observe::{
 };
 use weir_store::{Decisions, MemoryStore, Store, StoreError, TakeOptions, TakeRequest};
 
-/// Decides requests against the current rules.
 #[derive(Debug)]
 pub struct Limiter<S> {
     /// Replaced by a reload; a request keeps the rules that it started with. None before the first load.
@@ -74,10 +73,8 @@ pub struct Limiter<S> {
     lines_are_stale: [AtomicBool; 2],
 }
 
-/// The settings of decisions.
 #[derive(Clone, Debug)]
 pub struct DecisionSettings {
-    /// How verdicts are reported.
     pub modes: Modes,
     /// What a rejection affects at least, in every domain.
     pub scope: Scope,
@@ -107,19 +104,14 @@ struct RejectionReport {
 /// Why a request was not decided. Callers see the texts, which are exactly those of envoyproxy/ratelimit.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum LimitError {
-    /// The request names no domain.
     #[error("rate limit domain must not be empty")]
     EmptyDomain,
-    /// The request has no descriptors.
     #[error("rate limit descriptor list must not be empty")]
     NoDescriptors,
-    /// No rules are loaded yet.
     #[error("no rate limit configuration loaded")]
     NoRules,
-    /// Finding its rules would take too long.
     #[error(transparent)]
     TooManyPatterns(#[from] TooManyPatterns),
-    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -141,8 +133,6 @@ impl Default for DecisionSettings {
 // === impl Limiter ===
 
 impl<S: Store> Limiter<S> {
-    /// Returns a limiter without rules.
-    #[must_use]
     pub fn new(store: S, stats: Arc<Stats>, settings: DecisionSettings) -> Self {
         let hot_keys = (settings.hot_keys != HotKeyValues::Off).then(Box::default);
         let asking = AskingLines::new(store.wait_room().cloned().unwrap_or_default());
@@ -160,7 +150,6 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Reports rejections to `log`, as [`DecisionSettings::reported_rejections`] says.
-    #[must_use]
     pub fn with_rejection_log(self, log: Arc<dyn RejectionLog>) -> Self {
         let is_on = self.settings.reported_rejections != ReportedRejections::None;
         Self { rejection_log: is_on.then_some(log), ..self }
@@ -183,12 +172,10 @@ impl<S: Store> Limiter<S> {
         self.refresh_lines();
     }
 
-    /// Calls `read` with the current rules, if any are loaded.
     pub fn rules<T>(&self, read: impl FnOnce(&RuleSet) -> T) -> Option<T> {
         self.loaded.load().as_deref().map(|loaded| read(&loaded.rules))
     }
 
-    /// Returns what a rejection affects at least, in every domain.
     pub const fn scope(&self) -> Scope {
         self.settings.scope
     }
@@ -197,7 +184,6 @@ impl<S: Store> Limiter<S> {
         self.settings.scope.max(matched.scope)
     }
 
-    /// Returns the store, which holds the counts.
     pub fn store(&self) -> &S {
         &self.store
     }
@@ -375,7 +361,6 @@ impl<S: Store> Limiter<S> {
         Some((Status::of_limit(limit, &decision, all_quotas), Some(decision)))
     }
 
-    /// Records a verdict on what `checked` returns.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     fn record_verdict<'c>(
@@ -394,7 +379,6 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Decides any request, in any store.
     async fn decide_matched<T>(
         &self,
         request: &Request<'_>,
@@ -667,10 +651,6 @@ impl<S: Store> Limiter<S> {
 
 impl Limiter<MemoryStore> {
     /// Decides like [`Limiter::decide`], without an executor: the memory store never waits.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Limiter::decide`], but for [`LimitError::Store`].
     #[inline]
     pub fn decide_now<T>(
         &self,

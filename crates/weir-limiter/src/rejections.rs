@@ -12,23 +12,18 @@ use weir_limit::{
 /// `WEIR_LOG_REJECTIONS`: the rejections that are reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReportedRejections {
-    /// None.
     #[default]
     None,
     /// The first of each rule and minute.
     Sampled,
-    /// Every one.
     All,
 }
 
 /// A descriptor that is over its limit, in a request that is rejected.
 #[derive(Clone, Copy, Debug)]
 pub struct Rejection<'a> {
-    /// The descriptor, its rule and its hits.
     pub check: &'a LimitCheck<'a>,
-    /// The decision.
     pub decision: &'a Decision,
-    /// The time of the decision.
     pub at: Timestamp,
     /// The coordination mode of the rule; none for a limit that came with the request.
     pub mode: Option<Coordination>,

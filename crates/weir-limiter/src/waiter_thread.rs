@@ -16,11 +16,6 @@ pub struct WaiterThread(Arc<AskingLines>);
 // === impl WaiterThread ===
 
 impl WaiterThread {
-    /// Starts the thread for `limiter`, whose callers read the time from `clock`.
-    ///
-    /// # Errors
-    ///
-    /// The system's, if it cannot start a thread.
     pub fn start<S: Store>(limiter: &Arc<Limiter<S>>, clock: Arc<dyn Clock>) -> io::Result<Self> {
         let timers = limiter.store().memory().map(|store| Arc::clone(store.timers()));
         // does not keep the limiter alive

@@ -1,27 +1,19 @@
-//! The address of a server.
-
 use std::{fmt, path::PathBuf, sync::Arc};
 
-/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Address {
-    /// A host name or IP address, and a port.
     Tcp(Arc<str>, u16),
-    /// The path of a unix socket.
     Unix(PathBuf),
 }
 
 // === impl Address ===
 
 impl Address {
-    /// Returns the address of a host and a port.
-    #[must_use]
     pub fn tcp(host: &str, port: u16) -> Self {
         Self::Tcp(host.into(), port)
     }
 
     /// Parses `host`, `host:port` or `[::1]:port`, with the port `default`.
-    #[must_use]
     pub fn parse(text: &str, default: u16) -> Option<Self> {
         let (host, port) = match text.strip_prefix('[') {
             Some(bracketed) => {
@@ -40,7 +32,6 @@ impl Address {
 
     /// Parses the name of a gRPC server: `host:port`, `[::1]:port`, `unix:path` or `unix:///path`, and
     /// `dns:///host:port` and `passthrough:///host:port`.
-    #[must_use]
     pub fn parse_grpc(text: &str) -> Option<Self> {
         if let Some(path) = text.strip_prefix("unix:") {
             let path = path.strip_prefix("//").unwrap_or(path);
@@ -53,7 +44,6 @@ impl Address {
     }
 
     /// The host and port of requests.
-    #[must_use]
     pub fn authority(&self) -> String {
         match self {
             Self::Tcp(..) => self.to_string(),

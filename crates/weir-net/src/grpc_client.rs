@@ -20,22 +20,17 @@ use tower::service_fn;
 use crate::stream::{StreamError, open};
 pub use crate::{Address, stream::StreamTls};
 
-/// Why a server cannot be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// There is no connection, or no TLS.
     #[error("{0}{hint}", hint = hint(.0))]
     Stream(#[from] StreamError),
-    /// The HTTP/2 connection cannot be opened.
     #[error(transparent)]
     Http(#[from] tonic::transport::Error),
-    /// There was no connection in time.
     #[error("no connection within {0:?}")]
     TimedOut(Duration),
     /// The server accepted the connection but sent nothing in time, although HTTP/2 begins with settings.
     #[error("the server has accepted the connection, but sent nothing within {0:?}; is it a gRPC server?")]
     Silent(Duration),
-    /// The server has answered in another protocol.
     #[error("the server {0}")]
     NotGrpc(Spoken),
 }
@@ -43,9 +38,7 @@ pub enum ConnectError {
 /// What a server that does not speak HTTP/2 without TLS has said first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spoken {
-    /// A response of HTTP/1.
     Http1,
-    /// A record of TLS.
     Tls,
     /// Nothing: it has closed the connection.
     Nothing,
@@ -69,10 +62,6 @@ fn hint(error: &StreamError) -> &'static str {
 
 /// Opens a connection to `address` within `limit`, encrypted with `tls` if given, and waits until the server has begun
 /// to speak. It is not opened again when it breaks, and sends no HTTP/2 pings: grpc-go allows one in five minutes.
-///
-/// # Errors
-///
-/// [`ConnectError`].
 pub async fn connect(
     address: &Address,
     tls: Option<&StreamTls>,

@@ -27,39 +27,28 @@ const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::fro
 #[cfg(target_os = "linux")]
 const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
 
-/// An open socket, encrypted or not.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// The TLS of one connection.
 #[derive(Clone, Debug)]
 pub struct StreamTls {
-    /// The certificates.
     pub config: Arc<ClientConfig>,
     /// The name that the server's certificate must have, which SNI sends; the host of the address by default.
     pub server_name: Option<ServerName<'static>>,
 }
 
-/// Why a stream cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
-    /// There is no connection.
     #[error("{0}")]
     Socket(#[from] io::Error),
-    /// The TLS handshake failed.
     #[error("TLS: {0}")]
     Tls(io::Error),
-    /// The host of the address is no name that a certificate can have.
     #[error("'{0}' is no name that a certificate can have")]
     Name(String),
 }
 
 /// Opens a stream to `address`, encrypted with `tls` if given. The system notices a TCP peer that is gone, also while
 /// nothing is sent.
-///
-/// # Errors
-///
-/// [`StreamError`].
 pub async fn open(address: &Address, tls: Option<&StreamTls>) -> Result<Box<dyn Stream>, StreamError> {
     match address {
         Address::Unix(path) => secured(UnixStream::connect(path).await?, address, tls).await,

@@ -12,7 +12,6 @@ pub struct Counter(AtomicU64);
 #[derive(Debug, Default)]
 pub struct BusyCounter(Sharded<Counter>);
 
-/// A value that goes up and down.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicU64);
 
@@ -27,8 +26,6 @@ impl Counter {
         }
     }
 
-    /// Returns the current value.
-    #[must_use]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -37,14 +34,11 @@ impl Counter {
 // === impl BusyCounter ===
 
 impl BusyCounter {
-    /// Adds `n`.
     #[inline]
     pub fn add(&self, n: u64) {
         self.0.own().add(n);
     }
 
-    /// Returns the current value.
-    #[must_use]
     pub fn get(&self) -> u64 {
         self.0.all().map(Counter::get).fold(0, u64::saturating_add)
     }
@@ -53,13 +47,10 @@ impl BusyCounter {
 // === impl Gauge ===
 
 impl Gauge {
-    /// Sets the value.
     pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// Returns the current value.
-    #[must_use]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

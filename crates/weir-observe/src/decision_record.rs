@@ -14,7 +14,6 @@ const MAX_RULES: usize = 4_096;
 #[derive(Debug, Default)]
 pub struct DecisionRecord(Mutex<RecordState>);
 
-/// What was recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordedDecision {
     /// The paths of the rules that apply. They contain values of the rule files, but none of the request's.
@@ -36,9 +35,7 @@ pub struct RecordedDecision {
 /// A time during which a request waited for the shared store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreWait {
-    /// When it began to wait.
     pub begun: Instant,
-    /// When it continued.
     pub ended: Instant,
     /// The commands that it sent. None if it waited for a reply that another request had asked for.
     pub commands: u32,
@@ -56,7 +53,6 @@ struct RecordState {
 // === impl DecisionRecord ===
 
 impl DecisionRecord {
-    /// Adds a rule that applies, with its hits.
     pub fn add_rule(&self, path: String, hits: i64, over: bool) {
         let recorded = &mut self.0.lock().recorded;
         recorded.hits = recorded.hits.saturating_add(hits);
@@ -66,7 +62,6 @@ impl DecisionRecord {
         push_bounded(&mut recorded.rules, path);
     }
 
-    /// Adds a coordination mode that decided.
     pub fn add_mode(&self, mode: &'static str) {
         let modes = &mut self.0.lock().recorded.modes;
         if !modes.contains(&mode) {
@@ -74,12 +69,10 @@ impl DecisionRecord {
         }
     }
 
-    /// Records that a decision was made without the shared store, because it did not reply.
     pub fn set_fallback(&self) {
         self.0.lock().recorded.fallback = true;
     }
 
-    /// Records that a rule rejects the request without the shared store, because that did not reply.
     pub fn set_rejected_by_fallback(&self) {
         self.0.lock().recorded.rejected_by_fallback = true;
     }
@@ -103,8 +96,6 @@ impl DecisionRecord {
         }
     }
 
-    /// Takes what was recorded.
-    #[must_use]
     pub fn take(&self) -> RecordedDecision {
         std::mem::take(&mut self.0.lock().recorded)
     }

@@ -49,7 +49,6 @@ const QUANTILES: (u64, u64) = (1_000, 600_000_000_000);
 
 const MAX_EARLIER: u32 = 60;
 
-/// Counts durations by length.
 #[derive(Debug)]
 pub struct Histogram {
     refinement: Refinement,
@@ -80,7 +79,6 @@ struct AtomicBucket {
     nanos: Counter,
 }
 
-/// A snapshot of a [`Histogram`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Distribution {
     bounds: Arc<[u64]>,
@@ -88,17 +86,14 @@ pub struct Distribution {
     pub buckets: Box<[Bucket]>,
 }
 
-/// The durations of one bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bucket {
-    /// Their number.
     pub count: u64,
     /// Their sum in nanoseconds.
     pub nanos: u64,
 }
 
 /// A duration in nanoseconds, at most 2^64 - 1.
-#[must_use]
 pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -112,19 +107,15 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Returns an empty histogram with the buckets of `refinement`.
-    #[must_use]
     pub fn refined(refinement: &Refinement) -> Self {
         let empty = || (0..=refinement.bounds.len()).map(|_| AtomicBucket::default()).collect();
         Self { refinement: refinement.clone(), buckets: Sharded::of(empty), earlier: Mutex::default() }
     }
 
-    /// Records one duration.
     pub fn record(&self, took: Duration) {
         self.record_many(1, took);
     }
 
-    /// Records `n` durations of `took` each.
     pub fn record_many(&self, n: u64, took: Duration) {
         let nanos = nanos(took);
         let bucket = self.refinement.bounds.partition_point(|bound| *bound < nanos);
@@ -133,8 +124,6 @@ impl Histogram {
         sum.add(nanos.saturating_mul(n));
     }
 
-    /// Returns the current contents.
-    #[must_use]
     pub fn get(&self) -> Distribution {
         let mut buckets = vec![Bucket::default(); self.refinement.bounds.len() + 1];
         for place in self.buckets.all() {
@@ -147,7 +136,6 @@ impl Histogram {
 
     /// Returns the durations of the last time `within`. They may cover up to a step more, and more if the page was not
     /// asked for meanwhile.
-    #[must_use]
     pub fn recent(&self, within: Duration, now: Instant) -> Distribution {
         let all = self.get();
         let mut recent = all.clone();
@@ -174,7 +162,6 @@ impl Histogram {
 
 impl Refinement {
     /// Takes bounds in nanoseconds, and of each summary its time and steps. None if the fixed buckets do.
-    #[must_use]
     pub fn new(bounds: &[u64], summaries: &[(Duration, u32)]) -> Option<Self> {
         let mut all = [bounds, &FIXED].concat();
         let window = summaries.iter().fold(None, |window: Option<Window>, (within, steps)| {
@@ -203,7 +190,6 @@ impl Refinement {
 
 impl Bucket {
     /// The sum stays at 2^64 - 1: many callers that wait at once reach that in days.
-    #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
             count: self.count.saturating_add(other.count),
@@ -211,8 +197,6 @@ impl Bucket {
         }
     }
 
-    /// Returns what came after `earlier`.
-    #[must_use]
     pub const fn minus(self, earlier: Self) -> Self {
         Self {
             count: self.count.saturating_sub(earlier.count),
@@ -225,19 +209,14 @@ impl Bucket {
 
 impl Distribution {
     /// Returns the number of durations up to `bound`, one of the bounds in nanoseconds.
-    #[must_use]
     pub fn at_most(&self, bound: u64) -> u64 {
         count(&self.buckets[..self.bounds.partition_point(|own| *own <= bound)])
     }
 
-    /// Returns the number of durations in all buckets.
-    #[must_use]
     pub fn count(&self) -> u64 {
         count(&self.buckets)
     }
 
-    /// Returns the sum of all durations.
-    #[must_use]
     pub fn sum(&self) -> Duration {
         self.buckets.iter().map(|bucket| Duration::from_nanos(bucket.nanos)).sum()
     }
@@ -250,7 +229,6 @@ impl Distribution {
         clippy::cast_sign_loss,
         reason = "a rank is a share of a count, and a mean is rounded"
     )]
-    #[must_use]
     pub fn quantile(&self, quantile: f64) -> Option<f64> {
         let mut rank = ((self.count() as f64 * quantile).ceil() as u64).max(1);
         let holds = |bucket: &&Bucket| match rank.checked_sub(bucket.count) {
@@ -264,7 +242,6 @@ impl Distribution {
         Some(bucket.nanos as f64 / bucket.count as f64)
     }
 
-    /// Adds `more`.
     pub fn add(&mut self, more: &Self) {
         if self.bounds != more.bounds {
             return;

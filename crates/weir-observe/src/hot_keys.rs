@@ -31,16 +31,13 @@ const MAX_GAP: u32 = 128;
 /// `WEIR_HOT_KEYS`: whether hot keys are found, and how they are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HotKeyValues {
-    /// They are not found.
     #[default]
     Off,
     /// Values are replaced by a mark.
     Masked,
-    /// Values are shown.
     Shown,
 }
 
-/// Finds the hot keys of a process.
 #[derive(Debug)]
 pub struct HotKeys {
     lanes: Sharded<Lane>,
@@ -78,16 +75,12 @@ struct Sketch {
 /// The identity of a counter: uniformly distributed bits.
 pub type Key = [u64; 2];
 
-/// A sampled decision.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     /// The decisions that it stands for, itself included.
     pub weight: u32,
-    /// The counter.
     pub key: Key,
-    /// Its hits.
     pub hits: u64,
-    /// Whether they were rejected.
     pub is_rejected: bool,
     /// The share of the limit that is used, from 0 to 1.
     pub used: f32,
@@ -99,9 +92,7 @@ pub struct Sample {
 #[derive(Clone, Debug)]
 pub struct HotKey {
     key: Key,
-    /// Its name.
     pub name: Box<str>,
-    /// The estimated hits.
     pub hits: u64,
     /// How many of them may be those of other counters.
     pub of_others: u64,
@@ -110,12 +101,9 @@ pub struct HotKey {
     pub used: f32,
 }
 
-/// The order of hot keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// By hits.
     Hits,
-    /// By rejected hits.
     Rejections,
 }
 
@@ -147,7 +135,6 @@ impl HotKeys {
         Some(u32::try_from(state >> 32).unwrap_or(u32::MAX).max(1))
     }
 
-    /// Adds a sample of the counter that `name` names.
     #[cold]
     pub fn add(&self, sample: Sample, name: impl FnOnce() -> String) {
         let mut slices = self.slices.lock();
@@ -172,13 +159,11 @@ impl HotKeys {
     }
 
     /// Returns the mean number of decisions for each sample at present.
-    #[must_use]
     pub fn gap(&self) -> u32 {
         self.gap.load(Ordering::Relaxed)
     }
 
     /// Returns up to `most` counters with the most hits of the last `nanos` before `now`, and of up to 20 seconds more.
-    #[must_use]
     pub fn top(&self, by: By, nanos: u64, now: u64, most: usize) -> Vec<HotKey> {
         let (last, count) = (now / SLICE, nanos.div_ceil(SLICE) + 1);
         let slices = self.slices.lock();
@@ -296,7 +281,6 @@ impl Sketch {
 
 impl HotKey {
     /// By how many hits the estimate may be wrong: what sampling adds with 95 % probability, and the hits of others.
-    #[must_use]
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate above 0")]
     pub fn error(&self) -> u64 {
         self.of_others.saturating_add((2.0 * self.variance.sqrt()) as u64)

@@ -17,7 +17,6 @@ pub struct Mapper {
     most_specific: bool,
 }
 
-/// What a mapping applies to, and what it does.
 #[derive(Clone, Debug)]
 pub struct Mapping {
     /// `match_metric_type`: the only kind of stat that it applies to.
@@ -26,31 +25,24 @@ pub struct Mapping {
     pub series: Option<SeriesTemplate>,
 }
 
-/// The series that a mapping makes of a stat.
 #[derive(Clone, Debug)]
 pub struct SeriesTemplate {
     /// The name of the metric; characters that a name cannot have become `_`.
     pub name: Template,
-    /// The labels, by name.
     pub labels: Vec<(String, Template)>,
-    /// The help text.
     pub help: Option<String>,
     /// The factor of values. Durations are in milliseconds before.
     pub scale: f64,
-    /// What becomes of durations.
     pub observer: Observer,
 }
 
-/// How durations are shown.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Observer {
     /// By the number within each bound; by weir's own bounds if none are given.
     Histogram(Option<Vec<BucketBound>>),
-    /// By quantiles.
     Summary(Summary),
 }
 
-/// A bound of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BucketBound {
     /// As written, in units of the scaled duration.
@@ -59,7 +51,6 @@ pub struct BucketBound {
     pub nanos: u64,
 }
 
-/// What a summary shows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
     /// The quantiles that are shown, from 0 to 1.
@@ -70,18 +61,13 @@ pub struct Summary {
     pub age_buckets: u32,
 }
 
-/// A kind of stat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatKind {
-    /// A value that only grows.
     Counter,
-    /// A value that goes up and down.
     Gauge,
-    /// Durations.
     Observer,
 }
 
-/// The names of stats that a mapping applies to.
 #[derive(Clone, Debug)]
 pub enum Matcher {
     /// `*` stands for one step of the name.
@@ -103,25 +89,19 @@ pub trait Expression: fmt::Debug + Send + Sync {
 /// Compiles a regular expression, or returns why it is invalid.
 pub type Compile = fn(&str) -> Result<Arc<dyn Expression>, String>;
 
-/// A pattern of steps.
 #[derive(Clone, Debug)]
 pub struct Glob {
     /// None for `*`.
     steps: Vec<Option<String>>,
 }
 
-/// The series that a mapping makes of one stat.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series<'m> {
-    /// The name of the metric.
     pub name: String,
     /// The labels, none of them empty.
     pub labels: Vec<(&'m str, String)>,
-    /// The help text.
     pub help: Option<&'m str>,
-    /// The factor of values.
     pub scale: f64,
-    /// How durations are shown.
     pub observer: &'m Observer,
 }
 
@@ -129,12 +109,10 @@ pub struct Series<'m> {
 
 impl Mapper {
     /// Returns a mapper without mappings. `most_specific` is `glob_disable_ordering`.
-    #[must_use]
     pub const fn new(most_specific: bool) -> Self {
         Self { globs: Vec::new(), regexes: Vec::new(), most_specific }
     }
 
-    /// Adds a mapping after the others.
     pub fn push(&mut self, matcher: Matcher, mapping: Mapping) {
         match matcher {
             Matcher::Glob(glob) => self.globs.push((glob, mapping)),
@@ -142,14 +120,11 @@ impl Mapper {
         }
     }
 
-    /// Returns the number of regular expressions.
-    #[must_use]
     pub fn regexes(&self) -> usize {
         self.regexes.len()
     }
 
     /// Returns the buckets that durations need for these mappings, if they are not weir's own.
-    #[must_use]
     pub fn refinement(&self) -> Option<Refinement> {
         let globs = self.globs.iter().map(|(_, mapping)| mapping);
         let mappings = globs.chain(self.regexes.iter().map(|(_, mapping)| mapping));
@@ -164,7 +139,6 @@ impl Mapper {
     }
 
     /// None if the stat is dropped. Without a mapping it keeps its name, as far as a metric can have it.
-    #[must_use]
     pub fn series(&self, stat: &str, kind: StatKind) -> Option<Series<'_>> {
         if let Some((groups, mapping)) = self.glob(stat, kind) {
             return mapping.series(|group| group.checked_sub(1).map_or("", |group| groups[group]));
@@ -245,7 +219,6 @@ fn metric_name(text: &str) -> String {
 
 impl Matcher {
     /// Parses a glob, such as `ratelimit.service.rate_limit.*.*.total_hits`. None unless each step is `*` or a word.
-    #[must_use]
     pub fn glob(text: &str) -> Option<Self> {
         let is_word = |text: &str| {
             let rest = text.strip_prefix(|c: char| c.is_ascii_alphanumeric() || c == '_');
@@ -260,7 +233,6 @@ impl Matcher {
     }
 
     /// Returns the number of the group of that name or number, if there is one.
-    #[must_use]
     pub fn group(&self, name: &str) -> Option<usize> {
         let number = name.parse().ok();
         match self {

@@ -7,7 +7,6 @@ use super::{
     histogram::{Histogram, Refinement},
 };
 
-/// The stats of one method, such as `ShouldRateLimit`.
 #[derive(Debug, Default)]
 pub struct MethodStats {
     total_requests: BusyCounter,
@@ -30,24 +29,19 @@ impl MethodStats {
         Self { response_time: Histogram::refined(refinement), ..Self::default() }
     }
 
-    /// Returns the number of calls that began.
-    #[must_use]
     pub fn total_requests(&self) -> u64 {
         self.total_requests.get()
     }
 
-    /// Counts a call that begins now.
     pub fn begin(&self) -> CallTimer<'_> {
         self.begin_at(Instant::now())
     }
 
-    /// Counts a call that began at `begun`.
     pub fn begin_at(&self, begun: Instant) -> CallTimer<'_> {
         self.total_requests.add(1);
         CallTimer { stats: self, begun }
     }
 
-    /// Counts `calls` completed calls that took `took` each.
     pub fn record(&self, calls: u64, took: Duration) {
         self.total_requests.add(calls);
         self.response_time.record_many(calls, took);

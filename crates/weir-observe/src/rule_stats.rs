@@ -1,5 +1,3 @@
-//! The stats of one rule.
-
 use std::{
     fmt::Display,
     sync::{
@@ -13,7 +11,6 @@ use super::{counter::Counter, sharded::Sharded};
 /// The reference's name of the hits that callers gave back.
 pub const NEGATIVE_HITS: &str = "total_negative_hits";
 
-/// The stats of one rule, in hits.
 #[derive(Debug)]
 pub struct RuleStats {
     name: Arc<[Box<str>]>,
@@ -46,7 +43,6 @@ macro_rules! counts {
             }
 
             /// Returns the sum with `other`: rules whose names sanitize to the same one are reported as one.
-            #[must_use]
             pub const fn plus(self, other: Self) -> Self {
                 Self { $($field: self.$field.saturating_add(other.$field),)* }
             }
@@ -125,7 +121,6 @@ impl RuleStats {
     }
 
     /// Returns the name's parts: the domain, then the steps below it. Never empty.
-    #[must_use]
     pub fn name(&self) -> &[Box<str>] {
         &self.name
     }
@@ -147,24 +142,20 @@ impl RuleStats {
         counts
     }
 
-    /// Adds the hits of a request.
     #[inline]
     pub fn add(&self, counts: RuleCounts) {
         self.counters.own().add(counts);
     }
 
-    /// Adds hits that were counted in the shadow of the rule.
     pub fn add_shadow(&self, counts: ShadowCounts) {
         self.counters.own().shadow.add(counts);
     }
 
-    /// Adds hits of the kinds that few requests have.
     #[cold]
     pub fn add_rare(&self, counts: RareCounts) {
         self.rare.add(counts);
     }
 
-    /// Notes that a request of no hits was decided.
     pub fn note_none(&self) {
         // a write would take the cache line from other cores
         if !self.begins_with_none.load(Ordering::Relaxed) {
@@ -188,20 +179,14 @@ impl RuleStats {
         }
     }
 
-    /// Returns the current counts of hits that few requests have.
-    #[must_use]
     pub fn rare(&self) -> RareCounts {
         self.rare.get()
     }
 
-    /// Returns the current counts of all threads in the shadow of the rule.
-    #[must_use]
     pub fn shadow(&self) -> ShadowCounts {
         self.counters.all().fold(ShadowCounts::default(), |sum, counters| sum.plus(counters.shadow.get()))
     }
 
-    /// Returns the current counts of all threads.
-    #[must_use]
     pub fn get(&self) -> RuleCounts {
         self.counters.all().fold(RuleCounts::default(), |sum, counters| sum.plus(counters.hits.get()))
     }
@@ -210,7 +195,6 @@ impl RuleStats {
 // === impl OwnCounts ===
 
 impl OwnCounts {
-    /// Adds the hits of a request.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     pub fn add(&self, counts: RuleCounts) {

@@ -4,7 +4,6 @@ use super::text::is_active;
 
 /// Replaces what receivers would misread with `_`. As in envoyproxy/ratelimit: `:` and `|`, which end a name in statsd,
 /// and the dots of IPv4 addresses. Also [active](is_active) characters: a caller's line break must not start a stat.
-#[must_use]
 pub fn sanitize(name: &str) -> String {
     let mut clean = String::with_capacity(name.len());
     let mut rest = name;

@@ -1,5 +1,3 @@
-//! The registry of all stats.
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{
     cmp::Reverse,
@@ -21,7 +19,6 @@ use super::{
 };
 use super::{histogram::Refinement, sanitize::sanitize};
 
-/// The default bound on the names that callers may create.
 pub const MAX_DYNAMIC_NAMES: usize = 10_000;
 
 /// The longest name that a caller may create, in bytes. A value may be a megabyte long.
@@ -51,9 +48,7 @@ pub struct Stats {
     sources: RwLock<Vec<Weak<dyn Source>>>,
     max_dynamic_names: MaxDynamicNames,
     replaces_dots: AtomicBool,
-    /// Configurations that were loaded.
     pub config_load_success: Counter,
-    /// Configurations that were rejected.
     pub config_load_error: Counter,
     /// 1 while the newest configuration is rejected, and an earlier one or none is in force; otherwise 0.
     pub config_rejected: Gauge,
@@ -109,7 +104,6 @@ impl Default for MaxDynamicNames {
 
 impl Stats {
     /// Callers may create up to `max_dynamic_names` names of rules, from values that are part of a name.
-    #[must_use]
     pub fn new(max_dynamic_names: usize) -> Self {
         Self { max_dynamic_names: MaxDynamicNames(max_dynamic_names), ..Self::default() }
     }
@@ -127,7 +121,6 @@ impl Stats {
     }
 
     /// Returns the stats of the rule called `name`, creating them if needed.
-    #[must_use]
     pub fn rule(&self, name: &[Box<str>]) -> Arc<RuleStats> {
         if let Some(known) = self.rules.read().by_name.get(name) {
             return Arc::clone(&known.stats);
@@ -137,27 +130,23 @@ impl Stats {
 
     /// Like [`Stats::rule`], for a name with a caller's values: none if it is too long, or is one too many. The name also
     /// gets the limits of the rule whose stats are `declared`.
-    #[must_use]
     pub fn dynamic_rule(&self, name: &[Box<str>], declared: Option<&RuleStats>) -> Option<Arc<RuleStats>> {
         let length = name.iter().map(|part| part.len()).sum::<usize>();
-        {
-            let rules = self.rules.read();
-            if let Some(known) = rules.by_name.get(name) {
-                return Some(Arc::clone(&known.stats));
-            }
-            // a full registry is the lasting state under hostile values: it must not cost the write lock
-            if !rules.has_room(length, self.max_dynamic_names.0) {
+        let known_or_rejected = |rules: &RuleTable| {
+            let known = rules.by_name.get(name).map(|known| Arc::clone(&known.stats));
+            let is_full = known.is_none() && !rules.has_room(length, self.max_dynamic_names.0);
+            if is_full {
                 self.names_rejected.add(1);
-                return None;
             }
+            (known.is_some() || is_full).then_some(known)
+        };
+        // a full registry is the lasting state under hostile values: it must not cost the write lock
+        if let Some(found) = known_or_rejected(&self.rules.read()) {
+            return found;
         }
         let mut rules = self.rules.write();
-        if let Some(known) = rules.by_name.get(name) {
-            return Some(Arc::clone(&known.stats));
-        }
-        if !rules.has_room(length, self.max_dynamic_names.0) {
-            self.names_rejected.add(1);
-            return None;
+        if let Some(found) = known_or_rejected(&rules) {
+            return found;
         }
         rules.dynamic += 1;
         rules.dynamic_bytes += length;
@@ -168,8 +157,6 @@ impl Stats {
         Some(stats)
     }
 
-    /// Returns the stats of every rule, in no order.
-    #[must_use]
     pub fn rules(&self) -> Vec<Arc<RuleStats>> {
         self.rules.read().by_name.values().map(|known| Arc::clone(&known.stats)).collect()
     }
@@ -196,13 +183,11 @@ impl Stats {
         drop(forgotten);
     }
 
-    /// Replaces the limits of the rules.
     pub fn set_rule_limits(&self, limits: Vec<RuleLimit>) {
         self.rule_limits.store(Arc::new(limits));
     }
 
     /// Returns the limits of the current rules, also under the names that callers created for them.
-    #[must_use]
     pub fn rule_limits(&self) -> Vec<RuleLimit> {
         let declared = self.rule_limits.load();
         let mut by_name: HashMap<&[Box<str>], Vec<&RuleLimit>, foldhash::fast::RandomState> =
@@ -226,7 +211,6 @@ impl Stats {
     }
 
     /// Returns every requested domain that has no rules, with its number of descriptors, in no order.
-    #[must_use]
     pub fn unknown_domains(&self) -> Vec<(String, u64)> {
         self.unknown_domains
             .get()
@@ -254,7 +238,6 @@ impl Stats {
     }
 
     /// Returns the stats of a method, creating them if needed. Servers keep them, so that a call needs no look-up.
-    #[must_use]
     pub fn method(&self, name: &'static str) -> Arc<MethodStats> {
         let mut methods = self.methods.write();
         if let Some(stats) = methods.get(name) {
@@ -272,8 +255,6 @@ impl Stats {
         *self.refinement.write() = Some(refinement);
     }
 
-    /// Returns the stats of every method, by name.
-    #[must_use]
     pub fn methods(&self) -> Vec<(&'static str, Arc<MethodStats>)> {
         self.methods.read().iter().map(|(name, stats)| (*name, Arc::clone(stats))).collect()
     }
@@ -284,8 +265,6 @@ impl Stats {
         self.sources.write().push(source);
     }
 
-    /// Returns the metrics under weir's own names.
-    #[must_use]
     pub fn metrics(&self) -> Vec<Metric> {
         let mut metrics = vec![
             Metric::gauge("weir.build_info", "The running version.", 1)

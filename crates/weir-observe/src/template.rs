@@ -1,6 +1,5 @@
 //! Texts of a mapper file in which `$1`, `${1}` or `${name}` stand for a group of the match.
 
-/// A text with references to groups, parsed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Template {
     parts: Vec<TemplatePart>,
@@ -54,8 +53,6 @@ impl Template {
         })
     }
 
-    /// Returns whether the text is empty, whatever was matched.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }

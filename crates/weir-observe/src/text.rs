@@ -8,7 +8,6 @@ use std::{
 };
 
 /// Returns the first `max` characters of `text`, with an ellipsis if there are more.
-#[must_use]
 pub fn shortened(text: &str, max: usize) -> Cow<'_, str> {
     match text.char_indices().nth(max) {
         None => text.into(),
@@ -17,7 +16,6 @@ pub fn shortened(text: &str, max: usize) -> Cow<'_, str> {
 }
 
 /// Returns `error` with its causes, which `Display` omits.
-#[must_use]
 pub fn with_causes(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -33,7 +31,6 @@ pub fn with_causes(error: &(dyn Error + 'static)) -> String {
 }
 
 /// Returns `text` on one line, as [`Escaped`] writes it.
-#[must_use]
 pub fn escaped(text: &str) -> Cow<'_, str> {
     if !text.contains(is_active) {
         return text.into();
@@ -45,13 +42,11 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
 }
 
 /// Returns the lines of `text`, each [escaped].
-#[must_use]
 pub fn escaped_lines(text: &str) -> String {
     text.split('\n').map(escaped).collect::<Vec<_>>().join("\n")
 }
 
 /// Escapes what [`Escaped`] spells out in the strings of `json`, a document on one line, which says the same then.
-#[must_use]
 pub fn escaped_json(json: &str) -> Cow<'_, str> {
     if !json.contains(is_active) {
         return json.into();
@@ -93,7 +88,6 @@ impl<W: Write> Write for Escaped<W> {
 
 /// Whether `char` acts instead of showing something: control characters, separators of lines and paragraphs, marks that
 /// change the direction, and what has no width, by which different texts look alike.
-#[must_use]
 pub fn is_active(char: char) -> bool {
     char.is_control()
         || matches!(

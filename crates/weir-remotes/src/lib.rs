@@ -21,20 +21,14 @@ use weir_store::{
     remote::{Command, Heartbeat, Members, Remote, RemoteError, Replies, StoreNode, Target},
 };
 
-/// The settings of any shared store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RemoteSettings {
-    /// Of Redis.
     Redis(Box<RedisSettings>),
-    /// Of Memcached.
     Memcached(Box<MemcachedSettings>),
 }
 
-/// Any shared store.
 pub enum AnyRemote {
-    /// Redis.
     Redis(RedisRemote),
-    /// Memcached.
     Memcached(MemcachedRemote),
 }
 
@@ -51,11 +45,8 @@ macro_rules! with_any {
 
 impl RemoteSettings {
     /// Opens the store, and starts to connect in the background. Windows of a store without a clock are those of
-    /// `clock`. Must be called within a tokio runtime.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if a file that TLS needs is missing or invalid, but not if the store cannot be reached yet.
+    /// `clock`. Must be called within a tokio runtime. Fails if a file that TLS needs is missing or invalid, but not if
+    /// the store cannot be reached yet.
     pub fn open(self, clock: Arc<dyn Clock>) -> Result<AnyRemote, TlsError> {
         match self {
             Self::Redis(settings) => RedisRemote::new(*settings).map(AnyRemote::Redis),
@@ -63,8 +54,6 @@ impl RemoteSettings {
         }
     }
 
-    /// Returns the store.
-    #[must_use]
     pub const fn store(&self) -> SharedStore {
         match self {
             Self::Redis(_) => SharedStore::REDIS,
@@ -73,13 +62,11 @@ impl RemoteSettings {
     }
 
     /// Returns the files of its TLS, and the settings that name them; none in plain text.
-    #[must_use]
     pub fn tls(&self) -> Option<(&ClientTls, ClientTlsNames)> {
         with_any!(self, settings => settings.tls())
     }
 
     /// Returns the time within which the service must connect to start; none to start without.
-    #[must_use]
     pub const fn connect_within(&self) -> Option<Duration> {
         match self {
             Self::Redis(settings) => settings.connect_within,
@@ -91,8 +78,6 @@ impl RemoteSettings {
 // === impl AnyRemote ===
 
 impl AnyRemote {
-    /// Returns the states of its connections.
-    #[must_use]
     pub fn state(&self) -> ConnectionStates {
         with_any!(self, remote => remote.state())
     }

@@ -35,11 +35,9 @@ pub struct Bounds {
     pub arrival: Duration,
     /// `WEIR_SEND_TIMEOUT`: the time without a byte sent after which a connection with unread responses is closed.
     pub sending: Duration,
-    /// The size of a request.
     pub request: RequestBounds,
 }
 
-/// The bounds on the parts of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestBounds {
     /// `WEIR_MAX_DESCRIPTORS`: descriptors of a request; at least 1.
@@ -48,13 +46,10 @@ pub struct RequestBounds {
     pub entries: usize,
 }
 
-/// A request exceeds one of the [`RequestBounds`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TooLarge {
-    /// It has too many descriptors.
     #[error("the request has more than {0} descriptors (WEIR_MAX_DESCRIPTORS)")]
     Descriptors(usize),
-    /// Its descriptors have too many entries together.
     #[error("the descriptors of the request have more than {0} entries (WEIR_MAX_ENTRIES)")]
     Entries(usize),
 }
@@ -93,7 +88,6 @@ named! {
     }
 }
 
-/// How often each [`Bound`] was reached.
 #[derive(Debug, Default)]
 pub struct Exceeded([Counter; Bound::ALL.len()]);
 
@@ -113,13 +107,11 @@ impl Default for Bounds {
 
 impl Bounds {
     /// Returns the most open connections of clients that have to authenticate and have not yet: an eighth of all.
-    #[must_use]
     pub fn unauthenticated_connections(&self) -> usize {
         (self.connections / 8).max(1)
     }
 
     /// Returns the most bytes that those connections hold together, beside [`Bounds::buffered`].
-    #[must_use]
     pub const fn unauthenticated_bytes(&self) -> usize {
         self.buffered / 32
     }
@@ -140,12 +132,10 @@ impl RequestBounds {
     }
 
     /// Returns the most bytes that the request in an encoded message of `length` bytes takes while it is decided.
-    #[must_use]
     pub fn weight(&self, length: usize) -> usize {
         self.weight_of(length, self.descriptors)
     }
 
-    #[must_use]
     pub(super) fn weight_of_one(&self, length: usize) -> usize {
         self.weight_of(length, 1)
     }
@@ -160,8 +150,6 @@ impl RequestBounds {
 // === impl TooLarge ===
 
 impl TooLarge {
-    /// Returns the bound.
-    #[must_use]
     pub const fn bound(self) -> Bound {
         match self {
             Self::Descriptors(_) => Bound::Descriptors,
@@ -173,13 +161,10 @@ impl TooLarge {
 // === impl Exceeded ===
 
 impl Exceeded {
-    /// Counts that `bound` was reached.
     pub fn add(&self, bound: Bound) {
         self.0[bound as usize].add(1);
     }
 
-    /// Returns how often `bound` was reached.
-    #[must_use]
     pub fn get(&self, bound: Bound) -> u64 {
         self.0[bound as usize].get()
     }

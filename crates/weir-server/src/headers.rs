@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 
 use weir_limit::{Code, NANOS_PER_SECOND, Period, Tier, Verdict};
 
-/// The headers to send with every response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResponseHeaders {
     /// The styles, in the order to be written. None sends no headers.
@@ -16,13 +15,11 @@ pub struct ResponseHeaders {
 pub struct Header<'a> {
     /// Its name, as the settings spell it.
     pub name: &'a str,
-    /// Its value.
     pub value: String,
     /// Whether it is for the request that goes on to the upstream, and not for the response.
     pub for_request: bool,
 }
 
-/// Headers that belong together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeaderStyle {
     /// Limit, remaining and reset of the descriptor nearest to its limit, as envoyproxy/ratelimit sends them.
@@ -35,12 +32,9 @@ pub enum HeaderStyle {
     RetryAfter,
 }
 
-/// The names of the headers of [`HeaderStyle::LimitRemainingReset`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderNames {
-    /// Carries the limit.
     pub limit: String,
-    /// Carries the remaining requests.
     pub remaining: String,
     /// Carries the whole seconds until the limit is reset.
     pub reset: String,
@@ -50,7 +44,6 @@ pub struct HeaderNames {
 
 impl ResponseHeaders {
     /// Renders the headers for `verdict`. Allocates nothing if there are no styles.
-    #[must_use]
     pub fn render(&self, verdict: &Verdict<'_>) -> Vec<Header<'_>> {
         self.styles.iter().flat_map(|style| style.render(verdict)).collect()
     }
@@ -71,7 +64,6 @@ impl Default for HeaderNames {
 
 impl HeaderNames {
     /// `x-ratelimit-limit`, `x-ratelimit-remaining` and `x-ratelimit-reset`.
-    #[must_use]
     pub fn x_ratelimit() -> Self {
         Self {
             limit: "x-ratelimit-limit".into(),

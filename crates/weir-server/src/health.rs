@@ -13,12 +13,10 @@ pub struct Health {
     healthy: Arc<watch::Sender<bool>>,
 }
 
-/// Why the process is unhealthy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
     /// No rules are loaded, and `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED` requires at least one domain.
     NoConfiguration,
-    /// The store does not reply.
     Store,
     /// The process is shutting down and should get no more traffic.
     Stopping,
@@ -34,17 +32,14 @@ impl Default for Health {
 
 impl Health {
     /// Returns a healthy state. Parts that are not ready call [`Health::fail`] before the servers accept connections.
-    #[must_use]
     pub fn new() -> Self {
         Self { reasons: Arc::default(), healthy: Arc::new(watch::Sender::new(true)) }
     }
 
-    /// Adds `reason`.
     pub fn fail(&self, reason: Reason) {
         self.update(|reasons| reasons.insert(reason));
     }
 
-    /// Removes `reason`, if present.
     pub fn ok(&self, reason: Reason) {
         self.update(|reasons| reasons.remove(&reason));
     }
@@ -56,20 +51,14 @@ impl Health {
         self.healthy.send_if_modified(|healthy| std::mem::replace(healthy, now) != now);
     }
 
-    /// Returns whether there is no reason to be unhealthy.
-    #[must_use]
     pub fn is_healthy(&self) -> bool {
         *self.healthy.borrow()
     }
 
-    /// Returns why the process is unhealthy; empty if it is healthy.
-    #[must_use]
     pub fn reasons(&self) -> Vec<Reason> {
         self.reasons.lock().iter().copied().collect()
     }
 
-    /// Returns a receiver that follows [`Health::is_healthy`].
-    #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<bool> {
         self.healthy.subscribe()
     }

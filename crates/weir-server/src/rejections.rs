@@ -12,7 +12,6 @@ use weir_limiter::{Rejection, RejectionLog, key_text};
 /// The most lines of a minute if only samples are logged, however many rules reject.
 const MOST_SAMPLES: u64 = 100;
 
-/// Logs rejections.
 #[derive(Debug)]
 pub struct RejectionLogger {
     /// `WEIR_LOG_VALUES`: whether the values of descriptors are in the lines.
@@ -26,7 +25,6 @@ pub struct RejectionLogger {
 
 impl RejectionLogger {
     /// Returns a log of all rejections that are reported, or of samples.
-    #[must_use]
     pub const fn new(values: bool, is_sampled: bool) -> Self {
         let most = if is_sampled { MOST_SAMPLES } else { u64::MAX };
         Self { values, most, minute: AtomicU64::new(0) }

@@ -76,7 +76,6 @@ pub(super) fn decode<'a>(
     Ok(())
 }
 
-/// Calls [`decode`].
 pub(super) fn decoded<'a>(bytes: &'a [u8], bounds: &RequestBounds) -> Result<Request<'a>, MessageError> {
     let mut request = Request::default();
     decode(bytes, bounds, &mut request).map(|()| request)

@@ -21,10 +21,6 @@ pub trait RuleSource: Send + 'static {
     const CORRECTS_ITSELF: bool = false;
 
     /// Loads the current rules, and may wait for the first ones. Dropping the future loses none.
-    ///
-    /// # Errors
-    ///
-    /// All errors of the current rules.
     fn load(&mut self) -> impl Future<Output = Result<Loaded, ConfigErrors>> + Send;
 
     /// Waits until the rules may have changed since the last load. Dropping the future loses no change.
@@ -33,7 +29,6 @@ pub trait RuleSource: Send + 'static {
     /// Receives the outcome of the last load: its rules are in force now, or the previous ones stay due to the errors.
     fn acknowledge(&mut self, outcome: Result<(), &ConfigErrors>);
 
-    /// Registers its metrics, if it has any.
     fn register(&self, _stats: &Stats) {}
 }
 
@@ -50,7 +45,6 @@ pub struct DirectorySource {
 
 impl DirectorySource {
     /// Watches `path` from now on. It is a file if it is one now, else a directory, which need not exist yet.
-    #[must_use]
     pub fn new(path: &Path, options: Options) -> Self {
         let (path, is_file) = (path.to_owned(), path.is_file());
         let watch = if is_file { Watch::files(std::slice::from_ref(&path)) } else { Watch::new(&path) };

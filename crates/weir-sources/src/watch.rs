@@ -37,7 +37,6 @@ const MAX_SETTLE: Duration = Duration::from_secs(1);
 
 const POLL: Duration = Duration::from_secs(5);
 
-/// Watches a directory of rule files, or single files.
 #[derive(Debug)]
 pub struct Watch {
     watched_paths: WatchedPaths,
@@ -84,13 +83,11 @@ struct FilesSnapshot {
 impl Watch {
     /// Watches `dir`, which need not exist yet. Call it before the first load: every later change is reported. If the
     /// system grants no watch, a poll finds changes within five seconds.
-    #[must_use]
     pub fn new(dir: &Path) -> Self {
         Self::start(WatchedPaths::Dir(absolute(dir)))
     }
 
     /// Like [`Watch::new`], for `files` and the links to them. May report changes of other files in their directories.
-    #[must_use]
     pub fn files(files: &[PathBuf]) -> Self {
         Self::start(WatchedPaths::Files(files.iter().map(|file| absolute(file)).collect()))
     }

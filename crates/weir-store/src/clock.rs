@@ -15,7 +15,6 @@ pub const STEP: Period = Period::from_secs(1);
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// A source of wall-clock time.
 pub trait Clock: Send + Sync + 'static {
     /// Returns the current time. It may step back between calls.
     fn now(&self) -> Timestamp;
@@ -40,7 +39,6 @@ pub struct ManualClock {
 /// What a clock shows, and the time that has passed. Two of them tell whether the clock has stepped in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// The wall clock.
     pub now: Timestamp,
     /// [`Clock::uptime`].
     pub uptime: Period,
@@ -62,7 +60,6 @@ impl Reading {
     }
 
     /// Returns the nanoseconds by which the clock was set since `earlier`, negative if back; none below [`STEP`].
-    #[must_use]
     pub fn step_since(&self, earlier: &Self) -> Option<i64> {
         let ahead =
             |reading: &Self| i128::from(reading.now.as_nanos()) - i128::from(reading.uptime.as_nanos());
@@ -80,8 +77,6 @@ impl Clock for SystemClock {
 }
 
 impl ManualClock {
-    /// Creates a clock whose time is `now`.
-    #[must_use]
     pub const fn at(now: Timestamp) -> Self {
         Self { nanos: AtomicU64::new(now.as_nanos()), passed: AtomicU64::new(0) }
     }

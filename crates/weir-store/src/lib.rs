@@ -46,7 +46,6 @@ pub type Decisions = SmallVec<[Decision; 2]>;
 const FEW_CHECKS: usize = 16;
 
 /// Whether several of `checks` are about one counter.
-#[must_use]
 pub fn has_repeated(checks: &[LimitCheck<'_>]) -> bool {
     let is_again =
         |(i, check): (usize, &LimitCheck<'_>)| checks[..i].iter().any(|other| other.key == check.key);
@@ -65,13 +64,9 @@ pub fn places_by_counter(checks: &[LimitCheck<'_>]) -> Vec<SmallVec<[usize; 2]>>
     places.chunk_by(|a, b| checks[*a].key == checks[*b].key).map(SmallVec::from_slice).collect()
 }
 
-/// Counts hits against limits.
 pub trait Store: Send + Sync + 'static {
-    /// Decides the limit checks of one request as of `now`, with one [`Decision`] each, and counts their hits.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the store gives up. The hits may have been counted nevertheless.
+    /// Decides the limit checks of one request as of `now`, with one [`Decision`] each, and counts their hits. Fails if
+    /// the store gives up. The hits may have been counted nevertheless.
     fn take_with(
         &self,
         checks: &[LimitCheck<'_>],
@@ -80,11 +75,6 @@ pub trait Store: Send + Sync + 'static {
         options: TakeOptions<'_>,
     ) -> impl Future<Output = Result<Decisions, StoreError>> + Send;
 
-    /// Decides like [`Store::take_with`], without options.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Store::take_with`].
     fn take(
         &self,
         checks: &[LimitCheck<'_>],
@@ -101,11 +91,8 @@ pub trait Store: Send + Sync + 'static {
 
     /// Takes from `request.least` to `request.want` hits in advance, in all tiers of `check` or in none; hits that do
     /// not fit never count. The caller may use them before [`Reservation::until`], and must [release](Self::release)
-    /// the rest. Ignores [`LimitCheck::hits`] and [`LimitCheck::direction`].
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the store gives up. Up to `request.want` hits may have been counted nevertheless.
+    /// the rest. Ignores [`LimitCheck::hits`] and [`LimitCheck::direction`]. Fails if the store gives up. Up to
+    /// `request.want` hits may have been counted nevertheless.
     fn reserve(
         &self,
         check: &LimitCheck<'_>,
@@ -115,10 +102,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Gives up to `unused` hits of `reservation` back; `check` must be the same. A counter never falls below zero. A
     /// fixed window that has ended gets nothing, and a sliding window fewer hits if an earlier reservation ends later.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the store gives up. The hits may have been given back nevertheless.
+    /// Fails if the store gives up. The hits may have been given back nevertheless.
     fn release(
         &self,
         check: &LimitCheck<'_>,
@@ -166,10 +150,6 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// [`Store::reserve`] for callers that wait: a slow store gets up to `patience`, not only the budget of decisions.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Store::reserve`].
     fn reserve_for_waiters(
         &self,
         check: &LimitCheck<'_>,
@@ -181,12 +161,9 @@ pub trait Store: Send + Sync + 'static {
         self.reserve(check, request, now)
     }
 
-    /// Decides `request` about the bucket of `name`, whose parameters come with the request.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the store gives up, when the tokens may have been taken nevertheless, or if it cannot keep
-    /// such a bucket ([`StoreError::Unsupported`]).
+    /// Decides `request` about the bucket of `name`, whose parameters come with the request. Fails if the store gives
+    /// up, when the tokens may have been taken nevertheless, or if it cannot keep such a bucket
+    /// ([`StoreError::Unsupported`]).
     fn decide_bucket(
         &self,
         name: &BucketName<'_>,
@@ -198,10 +175,6 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// The time until all buckets of `name` are full or forgotten; none if there are none. `deletes` makes them full.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Store::decide_bucket`].
     fn find_buckets(
         &self,
         name: &BucketName<'_>,
@@ -225,7 +198,6 @@ pub struct TakeOptions<'a> {
     pub wait: Option<Duration>,
 }
 
-/// The reason why a store gave up.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// A store that counts over the network could not be reached in time.

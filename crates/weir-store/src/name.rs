@@ -15,7 +15,6 @@ use crate::{
 };
 use weir_limit::{OverLimitPolicy, Tier, Timestamp};
 
-/// How keys in a shared store are made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeySettings {
     /// `CACHE_KEY_PREFIX`: what every key begins with.
@@ -35,14 +34,11 @@ impl Default for KeySettings {
 /// The keys of a target, one for each tier.
 pub type Keys = SmallVec<[String; 2]>;
 
-/// The start of the window of `tier` at `at`.
-#[must_use]
 pub fn window_start(tier: &Tier, at: Timestamp) -> Timestamp {
     Timestamp::from_nanos(at.as_nanos() - at.as_nanos() % tier.period.as_nanos())
 }
 
 /// Whether envoyproxy/ratelimit can have such a rule. The shadow of a rule would have the key of the rule.
-#[must_use]
 pub fn is_compatible(target: &Target) -> bool {
     match &target.tiers[..] {
         [tier] => {
@@ -56,19 +52,14 @@ pub fn is_compatible(target: &Target) -> bool {
 }
 
 /// Redis keeps such a target as a plain number.
-#[must_use]
 pub fn is_one_window(target: &Target) -> bool {
     matches!(&target.tiers[..], [tier] if tier.has_windows())
 }
 
-/// Whether all tiers are limits per second.
-#[must_use]
 pub fn is_per_second(tiers: &[Tier]) -> bool {
     tiers.iter().all(|tier| tier.unit() == Some(weir_limit::Unit::Second))
 }
 
-/// The keys of `target` at `at`.
-#[must_use]
 pub fn keys(settings: &KeySettings, target: &Target, at: Timestamp) -> Keys {
     if is_compatible(target) && !settings.unambiguous {
         let start = window_start(&target.tiers[0], at).as_nanos() / 1_000_000_000;
@@ -79,14 +70,11 @@ pub fn keys(settings: &KeySettings, target: &Target, at: Timestamp) -> Keys {
     target.tiers.iter().map(|tier| key(&settings.prefix, target, tier, at)).collect()
 }
 
-/// The key of the set of instances.
-#[must_use]
 pub fn instances(prefix: &str) -> String {
     format!("{prefix}weir:instances")
 }
 
 /// The keys of the cycle before `cycle`, and of `cycle`; then the key of the members.
-#[must_use]
 pub fn pool(prefix: &str, target: &Target, cycle: u64) -> Keys {
     let members = format!("{prefix}{{{}}}p{}", target.path, target.tiers[0].period);
     let cycles = [cycle.wrapping_sub(1), cycle];

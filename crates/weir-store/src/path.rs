@@ -40,8 +40,6 @@ pub(super) enum PathValue<'a> {
     Shared(&'a str),
 }
 
-/// The path of the counters of `check`.
-#[must_use]
 pub fn path_of(check: &LimitCheck<'_>) -> Box<str> {
     let entries = check.entries.iter().enumerate().map(|(i, entry)| {
         (entry.key, check.shared(i).map_or(PathValue::Own(entry.value), PathValue::Shared))
@@ -55,14 +53,12 @@ pub(super) fn is_of_shadow(path: &str) -> bool {
 }
 
 /// Returns the path of the buckets of `name`, shortened by `sha256` if it is long.
-#[must_use]
 pub fn path_of_buckets(name: &BucketName<'_>, sha256: Sha256) -> Box<str> {
     let value = bytes_as_text(name.key());
     shortened(path(BUCKET_DOMAIN, std::iter::once((BUCKET_KEY, PathValue::Own(&value)))), sha256)
 }
 
 /// `%` and bytes that are not UTF-8 become `%` and two hexadecimal digits, so that no two keys have the same text.
-#[must_use]
 pub fn bytes_as_text(key: &[u8]) -> String {
     let mut text = String::with_capacity(key.len());
     for chunk in key.utf8_chunks() {
@@ -78,7 +74,6 @@ pub fn bytes_as_text(key: &[u8]) -> String {
 }
 
 /// The last entry, which names the member, has only its key, and the pattern of its values if there is one.
-#[must_use]
 pub fn pool_path_of(check: &LimitCheck<'_>) -> Box<str> {
     let last = check.entries.len().saturating_sub(1);
     let entries = check.entries.iter().enumerate().take(last).map(|(i, entry)| {
@@ -114,7 +109,6 @@ pub(super) fn path<'a>(domain: &str, entries: impl Iterator<Item = (&'a str, Pat
 
 /// A long `path` becomes its beginning, `%#`, which is no escape, and its SHA-256, so that counters and keys have a
 /// bounded size. All instances must agree on the hash, and callers, who choose values, must find no collision.
-#[must_use]
 pub fn shortened(path: Box<str>, sha256: Sha256) -> Box<str> {
     if path.len() <= LONG {
         return path;
@@ -129,7 +123,6 @@ pub fn shortened(path: Box<str>, sha256: Sha256) -> Box<str> {
 }
 
 /// A long name of a member is shortened in the same way at all instances.
-#[must_use]
 pub fn shortened_name(name: &str, sha256: Sha256) -> std::borrow::Cow<'_, str> {
     if name.len() <= LONG { name.into() } else { String::from(shortened(name.into(), sha256)).into() }
 }

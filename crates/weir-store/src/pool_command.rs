@@ -13,7 +13,6 @@ use weir_limit::{
 /// How far ahead of the store's clock a command may begin a cycle: in nanoseconds, and at most a tenth of the cycle.
 pub const MAX_POOL_AHEAD: u64 = 100_000_000;
 
-/// An operation on a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolCommand {
     /// The pool: its path is that of the entries without the member, and its first tier has the capacity and the cycle.
@@ -24,45 +23,35 @@ pub struct PoolCommand {
     pub places: u32,
     /// The cycles without demand after which a member is none any more.
     pub forget_after: u32,
-    /// The operation.
     pub op: PoolOp,
 }
 
-/// A member in a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolMember {
-    /// Its name.
     pub name: Box<str>,
     /// Whether it has a place even if there is none left.
     pub is_named: bool,
 }
 
-/// What is done with a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PoolOp {
     /// Grants hits to one member, which has a place from then on if there is one.
     Lease {
-        /// The member.
         member: PoolMember,
-        /// What it may have.
         terms: Terms,
         /// The hits of each request that waits: each is granted as a whole, or not at all.
         tries: SmallVec<[u32; 4]>,
         /// Granted besides if all `tries` fit: see [`Account::take_ahead`](weir_limit::share::Account::take_ahead).
         ahead: u32,
-        /// The number of instances.
         instances: u32,
     },
     /// Applies reports of what has happened in the cycle, and returns what is counted of all members.
     Exchange(Vec<PoolReport>),
 }
 
-/// What an instance reports of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolReport {
-    /// The member.
     pub member: PoolMember,
-    /// What has happened to it.
     pub news: MemberNews,
 }
 
@@ -71,33 +60,26 @@ pub struct PoolReport {
 pub struct MemberNews {
     /// The hits that it asked for in the last cycle: demand that the present one is shared by.
     pub late: u32,
-    /// The hits that it asked for.
     pub asked: u32,
     /// The hits that the instance has admitted by itself, or, negative, gives back.
     pub granted: i64,
 }
 
-/// The reply to a [`PoolCommand`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolReply {
     /// The store's clock when it carried out the command.
     pub now: Timestamp,
-    /// What it has done.
     pub outcome: PoolOutcome,
 }
 
-/// What a store has done for a [`PoolCommand`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PoolOutcome {
-    /// The hits of [`PoolOp::Lease`].
     Leased(Leased),
-    /// The table of [`PoolOp::Exchange`].
     Table(PoolTable),
     /// Another cycle is open, and nothing was changed.
     OtherCycle(u64),
 }
 
-/// Hits that a store has granted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leased {
     /// For each request that waits, whether it was granted.
@@ -113,8 +95,6 @@ pub struct Leased {
 // === impl PoolMember ===
 
 impl PoolMember {
-    /// Returns the member `name` of a pool that is shared in this way.
-    #[must_use]
     pub fn new(name: &str, sharing: &Sharing) -> Self {
         Self { name: name.into(), is_named: name == OTHER || sharing.weights.contains_key(name) }
     }

@@ -39,7 +39,6 @@ pub trait Pooled {
     /// The members that take as much memory as a pool without any.
     const SIZE: usize;
 
-    /// Returns the number of members.
     fn members(&self) -> usize;
 
     /// Returns copies of the members, each with its hits that were admitted and rejected.
@@ -54,13 +53,11 @@ pub trait Pooled {
 
 pub(super) type PoolJob = Box<dyn FnOnce() + Send>;
 
-/// Runs jobs beside the decisions.
 pub struct JobRunner(Box<dyn Fn(PoolJob) + Send + Sync>);
 
 // === impl JobRunner ===
 
 impl JobRunner {
-    /// `run` runs a job.
     pub fn new(run: impl Fn(PoolJob) + Send + Sync + 'static) -> Self {
         Self(Box::new(run))
     }
@@ -94,7 +91,6 @@ fn start_thread() -> io::Result<Sender<PoolJob>> {
     Ok(sender)
 }
 
-/// The pools of fair shares, by their keys.
 #[derive(Debug)]
 pub struct Pools<P> {
     tables: Box<[Mutex<HashTable<PoolEntry<P>>>]>,
@@ -127,12 +123,10 @@ struct ReportedMember {
 
 #[derive(Debug)]
 struct PoolEntry<P> {
-    /// The key of the pool.
     pub key: CounterKey,
     shared: Arc<PoolSlot<P>>,
 }
 
-/// A pool in the table.
 #[derive(Debug)]
 pub struct PoolSlot<P> {
     key: CounterKey,
@@ -148,8 +142,6 @@ pub struct PoolSlot<P> {
 // === impl Pools ===
 
 impl<P: Pooled + Send + 'static> Pools<P> {
-    /// A table of about `max_counters` counters.
-    #[must_use]
     pub fn new(max_counters: usize, runner: JobRunner) -> Self {
         Self {
             tables: (0..TABLES).map(|_| Mutex::default()).collect(),
@@ -225,7 +217,6 @@ impl<P: Pooled + Send + 'static> Pools<P> {
         done
     }
 
-    /// All pools.
     pub fn all(&self) -> Vec<Arc<PoolSlot<P>>> {
         let all = |table: &Mutex<HashTable<PoolEntry<P>>>| {
             table.lock().iter().map(|slot| Arc::clone(&slot.shared)).collect::<Vec<_>>()
@@ -282,7 +273,6 @@ impl<P: Pooled + Send + 'static> Pools<P> {
         true
     }
 
-    /// Adds what the pools hold to `summary`.
     pub fn summarize(&self, summary: &mut PoolSummary) {
         summary.members += self.members.load(Ordering::Relaxed);
         summary.evicted += self.evicted.load(Ordering::Relaxed);
@@ -367,7 +357,6 @@ impl<P: Pooled> PoolSlot<P> {
     }
 }
 
-/// What pools hold together.
 #[derive(Debug, Default)]
 pub struct PoolSummary {
     members: usize,
@@ -445,13 +434,10 @@ fn index(key: CounterKey) -> usize {
 }
 
 /// Returns the hits that a pool counts, which counts no more.
-#[must_use]
 pub fn clamped(hits: Hits) -> u32 {
     u32::try_from(hits.0).unwrap_or(u32::MAX)
 }
 
-/// The decision about `hits` that a pool has made.
-#[must_use]
 pub fn decision_of(decided: PoolDecision, hits: Hits) -> Decision {
     let PoolDecision { is_admitted, share, before, remaining, reset } = decided;
     Decision {
@@ -466,7 +452,6 @@ pub fn decision_of(decided: PoolDecision, hits: Hits) -> Decision {
 }
 
 /// Returns the one of both decisions that is reported: the rejection with the longer wait, or the one with less left.
-#[must_use]
 pub fn combined(own: Decision, beside: Option<Decision>) -> Decision {
     let Some(beside) = beside else { return own };
     let beside = Decision { tier: beside.tier + 1, ..beside };

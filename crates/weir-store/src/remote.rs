@@ -15,22 +15,14 @@ use weir_limit::{
     algorithm::{CountChange, CounterState},
 };
 
-/// A store that many instances share.
 pub trait Remote: Send + Sync + 'static {
     /// Sends `commands` together. Each is atomic, and those for one target keep their order. Returns one reply each.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the store cannot be reached, or does not reply in time. The commands may have been carried
-    /// out, unless [`RemoteError::is_definitely_not_applied`] returns true, so a command that would count twice must
-    /// not be repeated.
+    /// Fails if the store cannot be reached, or does not reply in time. The commands may have been carried out, unless
+    /// [`RemoteError::is_definitely_not_applied`] returns true, so a command that would count twice must not be
+    /// repeated.
     fn call(&self, commands: Vec<Command>) -> impl Future<Output = Result<Replies, RemoteError>> + Send;
 
     /// [`Remote::call`] that no decision waits for: commands of decisions may go first, even if called later.
-    ///
-    /// # Errors
-    ///
-    /// As [`Remote::call`].
     fn call_in_background(
         &self,
         commands: Vec<Command>,
@@ -46,7 +38,8 @@ pub trait Remote: Send + Sync + 'static {
 
     /// Whether this store can count `target` in this mode; if not, its rule sends no commands.
     fn supports(&self, target: &Target, mode: Coordination) -> bool {
-        self.shared_store().capabilities.support(&target.tiers, mode)
+        let capabilities = self.shared_store().capabilities;
+        capabilities.count(&target.tiers) && capabilities.support(mode)
     }
 
     /// What this store can count, and its names in reports.
@@ -60,10 +53,6 @@ pub trait Remote: Send + Sync + 'static {
     }
 
     /// Carries out `command`, which decisions wait for if it [leases](super::pool_command::PoolOp::Lease) hits.
-    ///
-    /// # Errors
-    ///
-    /// As [`Remote::call`].
     fn call_pool(&self, command: PoolCommand) -> impl Future<Output = Result<PoolReply, RemoteError>> + Send {
         let _ = command;
         std::future::ready(Err(RemoteError::Rejected("it keeps no pools".into())))
@@ -81,25 +70,20 @@ pub trait Remote: Send + Sync + 'static {
         StoreNode::default()
     }
 
-    /// Returns the node that keeps the registered instances.
     fn members_node(&self) -> StoreNode {
         StoreNode::default()
     }
 }
 
-/// What an instance says of itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heartbeat<'a> {
-    /// The name of the instance.
     pub instance: &'a str,
     /// How long it is registered from now on. Zero if it leaves.
     pub ttl: Period,
 }
 
-/// The instances that share the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Members {
-    /// The number of registered instances.
     pub instances: usize,
     /// The store's clock when it replied; none if the reply does not carry it.
     pub now: Option<Timestamp>,
@@ -107,12 +91,9 @@ pub struct Members {
     pub rank: Option<u32>,
 }
 
-/// Who waits for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallPriority {
-    /// A decision.
     Decision,
-    /// No decision.
     Background,
 }
 
@@ -120,14 +101,11 @@ pub enum CallPriority {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoreNode(pub u64);
 
-/// An exchange about the counters of a target.
 #[derive(Clone, Debug)]
 pub struct Command {
-    /// The counters.
     pub target: Arc<Target>,
     /// Now, on the store's clock as far as known. Selects the windows of tries and a lease, unless others are open.
     pub at: Timestamp,
-    /// What the store does.
     pub exchange: Exchange,
 }
 
@@ -142,7 +120,6 @@ pub struct Exchange {
     pub runs: SmallVec<[Run; 1]>,
     /// Whether the runs change nothing if a try is rejected.
     pub all_or_none: bool,
-    /// Hits to take in advance.
     pub lease: Option<LeaseRequest>,
     /// A number from 1 to 2^48 - 1 that no other counter has, of this or another instance, or zero if the store need not
     /// know the sender again.
@@ -168,7 +145,6 @@ pub struct Run {
 pub struct LeaseRequest {
     /// The fewest hits that are of use, at least 1.
     pub least: u64,
-    /// The most hits that are wanted.
     pub want: u64,
     /// The time within which they must be used. A sliding window counts them as of its end.
     pub hold: Period,
@@ -196,30 +172,25 @@ pub struct Report {
 /// Granted hits that are given back. A counter never falls below zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnusedHits {
-    /// The number of hits.
     pub hits: u64,
     /// Until when they could be used. A sliding window gives them back from the hits that it counts up to this instant.
     pub until: Timestamp,
 }
 
-/// The replies to some commands.
 #[derive(Clone, Debug)]
 pub struct Replies {
     /// The store's clock when it carried out the commands.
     pub now: Timestamp,
-    /// One for each command.
     pub replies: Vec<Result<Reply, RemoteError>>,
 }
 
 /// How far the clock of one node may be ahead of that of another.
 const MAX_AHEAD: Period = Period::from_secs(1);
 
-/// The reply to one command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
     /// The hits that are leased: none, or between those of the [`LeaseRequest`].
     pub granted: u64,
-    /// The number of tries that were admitted, for each run.
     pub taken: SmallVec<[u32; 1]>,
     /// The store's clock at the command, if known. Of replies about one target the later one has the later counters.
     pub at: Option<Timestamp>,
@@ -235,7 +206,6 @@ pub struct Reply {
 impl Reply {
     /// `now`, or the nearest instant in the windows that counted the command. The reply's time may be that of a call
     /// during which a window ended, and another clock, up to `MAX_AHEAD` ahead, may have begun one.
-    #[must_use]
     pub fn instant(&self, tiers: &[Tier], now: Timestamp) -> Timestamp {
         tiers.iter().zip(&self.counters).fold(now, |at, (tier, state)| match state {
             CounterState::FixedWindow(window) => {
@@ -249,7 +219,6 @@ impl Reply {
     }
 }
 
-/// The reason why a store did not carry out a command, or did not confirm it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RemoteError {
     /// The store cannot be reached, or the connection broke. The command may have been carried out.
@@ -272,33 +241,24 @@ pub enum RemoteError {
 // === impl TierSet ===
 
 impl TierSet {
-    /// Returns whether tier `i` is among them.
-    #[must_use]
     pub const fn contains(self, i: usize) -> bool {
         i < 32 && self.0 >> i & 1 == 1
     }
 
-    /// Has tier `i` be among them, or not.
     pub const fn set(&mut self, i: usize, is_among: bool) {
         if i < 32 {
             self.0 = self.0 & !(1 << i) | (is_among as u32) << i;
         }
     }
 
-    /// Returns those that are also among `others`.
-    #[must_use]
     pub const fn and(self, others: Self) -> Self {
         Self(self.0 & others.0)
     }
 
-    /// Returns those, and `others`.
-    #[must_use]
     pub const fn or(self, others: Self) -> Self {
         Self(self.0 | others.0)
     }
 
-    /// Returns whether there are none.
-    #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -316,7 +276,6 @@ impl From<usize> for Members {
 
 impl Command {
     /// Returns the instant whose fixed windows the command is about.
-    #[must_use]
     pub fn counted_at(&self) -> Timestamp {
         self.exchange.counted_at(self.at)
     }
@@ -325,52 +284,40 @@ impl Command {
 // === impl Exchange ===
 
 impl Exchange {
-    /// The most reports in an exchange.
     pub const MAX_REPORTS: usize = 17;
 
-    /// The most runs in an exchange.
     pub const MAX_RUNS: usize = 64;
 
     /// Creates one that only reads.
-    #[must_use]
     pub fn read() -> Self {
         Self::of_try(0, OverLimitPolicy::Ignore)
     }
 
-    /// Creates one that only reports.
-    #[must_use]
     pub fn of_report(report: Report) -> Self {
         Self { reports: smallvec![report], ..Self::default() }
     }
 
     /// Creates one of a try of `hits`, which count under [`OverLimitPolicy::Count`] even if they are rejected.
-    #[must_use]
     pub fn of_try(hits: u64, policy: OverLimitPolicy) -> Self {
         let counts_rejected = policy == OverLimitPolicy::Count;
         let run = Run { direction: Direction::Take, hits, tries: 1, counts_rejected };
         Self { runs: smallvec![run], ..Self::default() }
     }
 
-    /// Creates one that only leases hits.
-    #[must_use]
     pub fn of_lease(lease: LeaseRequest) -> Self {
         Self { lease: Some(lease), ..Self::default() }
     }
 
     /// Returns whether it decides something, so that it is about the open windows.
-    #[must_use]
     pub fn decides(&self) -> bool {
         !self.runs.is_empty() || self.lease.is_some()
     }
 
     /// Returns the hits of all tries that take some.
-    #[must_use]
     pub fn tried(&self) -> u64 {
         self.hits_in(Direction::Take)
     }
 
-    /// Returns the hits of all tries that give some back.
-    #[must_use]
     pub fn given_back(&self) -> u64 {
         self.hits_in(Direction::GiveBack)
     }
@@ -381,14 +328,12 @@ impl Exchange {
     }
 
     /// Returns the instant whose windows it is about: `at` if it decides something, or the instant of the last report.
-    #[must_use]
     pub fn counted_at(&self, at: Timestamp) -> Timestamp {
         self.reports.last().filter(|_| !self.decides()).map_or(at, |last| last.at)
     }
 
     /// Decides the runs, and then `least` hits, in a single window that has counted `used` hits of at most `limit`.
     /// Returns the tries that are taken of each run, whether the hits are taken, and the hits that are counted then.
-    #[must_use]
     pub fn decide_in_window(&self, used: u64, limit: u64, least: u64) -> (SmallVec<[u32; 1]>, bool, u64) {
         let before = used;
         let (mut used, mut rejects) = (used, false);
@@ -415,15 +360,11 @@ impl Exchange {
 // === impl Run ===
 
 impl Run {
-    /// Returns how many of the tries fit in the `room` that is left.
-    #[must_use]
     pub fn fit(&self, room: u64) -> u32 {
         let fit = room.checked_div(self.hits).unwrap_or(u64::MAX);
         u32::try_from(fit.min(self.tries.into())).unwrap_or(self.tries)
     }
 
-    /// Returns the hits of all tries.
-    #[must_use]
     pub const fn all_hits(&self) -> u64 {
         self.hits.saturating_mul(self.tries as u64)
     }
@@ -433,13 +374,11 @@ impl Run {
 
 impl Report {
     /// Creates a report of `hits` at `at`: admitted, or given back if they are negative.
-    #[must_use]
     pub fn of(at: Timestamp, hits: i64) -> Self {
         Self { at, change: CountChange::of(hits), ..Self::default() }
     }
 
     /// Creates a report that gives back `hits` that were granted at `at` for use until `until`.
-    #[must_use]
     pub fn unused(at: Timestamp, hits: u64, until: Timestamp) -> Self {
         Self { at, unused: Some(UnusedHits { hits, until }), ..Self::default() }
     }
@@ -449,7 +388,6 @@ impl Report {
 
 impl RemoteError {
     /// Returns whether the command was definitely not carried out, so that it may be sent again.
-    #[must_use]
     pub const fn is_definitely_not_applied(&self) -> bool {
         matches!(self, Self::Rejected(_) | Self::NotSent(_))
     }

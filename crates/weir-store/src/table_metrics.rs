@@ -2,15 +2,11 @@
 
 use weir_observe::Metric;
 
-/// The metrics of a table.
 pub struct TableMetrics<'a> {
     /// The label: `memory` for counters that only this instance has, `coordinated` for copies of shared ones.
     pub table: &'static str,
-    /// The counters in it.
     pub live: usize,
-    /// The counters that may be in it.
     pub max: usize,
-    /// The counters evicted, by what became of their hits.
     pub evicted: &'a [(HitsOfEvicted, u64)],
 }
 
@@ -26,8 +22,6 @@ pub enum HitsOfEvicted {
 // === impl TableMetrics ===
 
 impl TableMetrics<'_> {
-    /// The metrics.
-    #[must_use]
     pub fn metrics(&self) -> Vec<Metric> {
         let gauge = |name, help, value| Metric::gauge(name, help, value as u64).label("table", self.table);
         let mut metrics = vec![

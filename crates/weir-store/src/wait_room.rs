@@ -14,12 +14,9 @@ use weir_limit::{
 };
 use weir_observe::Metric;
 
-/// The bounds on waiting callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitBounds {
-    /// The most callers that wait for one key.
     pub per_key: usize,
-    /// The most callers that wait in all.
     pub total: usize,
     /// Longer waits are cut to this.
     pub longest: Period,
@@ -40,13 +37,10 @@ pub struct WaitRoom {
     left: AtomicU64,
 }
 
-/// A position in a line of callers.
 #[derive(Debug)]
 #[must_use = "a position that nobody polls or leaves stays taken"]
 pub struct Ticket {
-    /// The counters that the line waits for.
     pub key: CounterKey,
-    /// The position in the line.
     pub position: QueuePosition,
 }
 
@@ -76,8 +70,6 @@ impl WaitRoom {
         let _ = self.bounds.set(bounds);
     }
 
-    /// Returns the number of callers that wait or have an answer to collect.
-    #[must_use]
     pub fn waiters(&self) -> usize {
         self.waiters.load(Ordering::Relaxed)
     }
@@ -92,18 +84,15 @@ impl WaitRoom {
         max_wait.min(self.bounds().longest)
     }
 
-    /// Whether one more may wait beside `waiting`.
     pub fn has_room(&self, waiting: usize) -> bool {
         let bounds = self.bounds();
         waiting < bounds.per_key && self.waiters() < bounds.total
     }
 
-    /// Lets nobody wait any more.
     pub fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
     }
 
-    /// Counts a caller that begins to wait.
     pub fn keep(&self) {
         self.waiters.fetch_add(1, Ordering::Relaxed);
         self.kept.fetch_add(1, Ordering::Relaxed);
@@ -117,7 +106,6 @@ impl WaitRoom {
         rejection
     }
 
-    /// Counts an answer.
     pub fn answer(&self, answer: Answer) {
         self.waiters.fetch_sub(1, Ordering::Relaxed);
         match answer {
@@ -127,7 +115,6 @@ impl WaitRoom {
         };
     }
 
-    /// Counts a caller that has left.
     pub fn leave(&self) {
         self.waiters.fetch_sub(1, Ordering::Relaxed);
         self.left.fetch_add(1, Ordering::Relaxed);

@@ -27,7 +27,6 @@ pub struct Wakeup {
     thread: Option<Arc<Woken>>,
 }
 
-/// Those of the decisions of one counter.
 pub type Wakeups = SmallVec<[Wakeup; 1]>;
 
 /// Tasks that a thread is to wake itself.
@@ -64,19 +63,16 @@ pub fn wake_all(woken: &mut Wakeups) {
 
 impl Wakeup {
     /// Must be called by the thread that polls the task.
-    #[must_use]
     pub fn of(context: &Context<'_>) -> Self {
         Self { waker: context.waker().clone(), thread: OWN.with(|own| own.get().cloned()) }
     }
 
-    /// Follows the task to another waker.
     pub fn update(&mut self, context: &Context<'_>) {
         if !self.waker.will_wake(context.waker()) {
             *self = Self::of(context);
         }
     }
 
-    /// Wakes the task.
     pub fn wake(self) {
         self.waker.wake();
     }
@@ -158,7 +154,6 @@ mod tests {
         stop: oneshot::Sender<()>,
     }
 
-    /// Starts a thread with `tasks` tasks that `witness` hears of.
     fn start(tasks: usize, witness: &mpsc::Sender<ThreadId>) -> Thread {
         let (started, start) = mpsc::channel();
         let (stop, stopped) = oneshot::channel();

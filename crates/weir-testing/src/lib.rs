@@ -1,11 +1,7 @@
 //! Fixtures of tests that run processes: weir itself, servers, authorities, proxies.
 
 #![allow(
-    missing_docs,
-    clippy::missing_panics_doc,
-    clippy::must_use_candidate,
     clippy::new_without_default,
-    clippy::return_self_not_must_use,
     reason = "a test reads the code, and a fixture panics if the test cannot go on"
 )]
 
@@ -27,11 +23,7 @@ pub mod wait;
 
 use std::path::{Path, PathBuf};
 
-/// Returns a path in the repository.
-///
-/// # Panics
-///
-/// If the crate is in no repository.
+/// Returns a path in the repository. Panics if the crate is in no repository.
 pub fn repository(path: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the root of the repository");
     // joined with nothing, it would end in a slash

@@ -28,13 +28,10 @@ const MAX_TIER: usize = 64;
 /// What is wrong with a line.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LineError {
-    /// It is no JSON object.
     #[error("it must be a JSON object: {}, in column {}", reason(.0), .0.column())]
     Json(#[from] serde_json::Error),
-    /// It cannot be read.
     #[error("it cannot be read: {0}")]
     Read(#[from] io::Error),
-    /// A field is missing or wrong.
     #[error("{field:?} must be {expected}")]
     Field { field: &'static str, expected: &'static str },
 }

@@ -91,7 +91,6 @@ impl Backend {
         }
     }
 
-    /// The settings of the store that instances share.
     pub(super) fn shared(
         self,
         read: &mut SettingReader<'_>,

@@ -60,7 +60,6 @@ const SENTINEL_PORT: u16 = 26379;
 
 const TLS_FILES: [&str; 3] = ["REDIS_TLS_CACERT", "REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"];
 
-/// `REDIS_TYPE`.
 #[derive(Clone, Copy)]
 enum RedisType {
     Single,
@@ -68,7 +67,6 @@ enum RedisType {
     Cluster,
 }
 
-/// `REDIS_SOCKET_TYPE`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SocketType {
     Tcp,

@@ -46,7 +46,6 @@ impl NetworkValue {
         (prefix <= most).then_some(Self { address, prefix })
     }
 
-    /// What to write instead.
     fn right(&self) -> String {
         let masked = format!("have Envoy send the network by the action '{MASKED}'");
         match self.address {

@@ -12,11 +12,8 @@ use weir_limit::{Coordination, Limit, Rule, RuleNode, SharedStore};
 const MAX_WARNINGS: usize = 100;
 
 /// Checks that instances can share the rules of `loaded` in `store`, and warns of those that it cannot share: every
-/// instance counts them by itself. `default` is the coordination mode of rules that name none.
-///
-/// # Errors
-///
-/// If rules are smooth, and the store counts only windows, which have no pace.
+/// instance counts them by itself. `default` is the coordination mode of rules that name none. Fails if rules are
+/// smooth, and the store counts only windows, which have no pace.
 pub fn check_shared(
     mut loaded: Loaded,
     store: SharedStore,

@@ -14,7 +14,6 @@ use tokio::time::Instant;
 use weir_limit::Timestamp;
 use weir_store::remote::{StoreNode, Target};
 
-/// The failures in a row that open it.
 pub(super) const OPENS: u32 = 3;
 
 /// Opens for a node that fails several times in a row or is silent for too long. Then no decision waits for that node.

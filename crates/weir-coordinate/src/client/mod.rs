@@ -72,7 +72,6 @@ const ROUND_TRIPS: u64 = 8;
 /// How late the queue may be.
 const LATE: Period = Period::from_millis(6);
 
-/// What shortens long paths.
 pub(super) fn sha256(bytes: &[u8]) -> [u8; 32] {
     digest(&SHA256, bytes).as_ref().try_into().expect("it has 32 bytes")
 }

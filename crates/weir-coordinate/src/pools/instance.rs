@@ -24,7 +24,6 @@ use weir_store::{
     remote::{RemoteError, Target},
 };
 
-/// The most requests of one command.
 const MAX_TRIES: usize = 256;
 
 pub(super) type Replied = Result<PoolReply, RemoteError>;
@@ -51,7 +50,6 @@ pub(super) struct InstancePool {
     pub(super) exchanges: Option<AbortHandle>,
     /// Whether the store does not know everything yet.
     pub(super) has_news: bool,
-    /// Whether the store did not reply in this cycle.
     pub(super) was_away: bool,
     pub(super) hits: Arc<HitCounts>,
 }
@@ -60,7 +58,6 @@ pub(super) struct InstancePool {
 pub(super) struct LocalMember {
     /// Granted in this cycle and not used yet.
     pub(super) leased: u32,
-    /// What the store does not know yet.
     pub(super) news: MemberNews,
     /// Asked for in the step before: so many are asked for ahead.
     pub(super) pace: u32,

@@ -24,25 +24,19 @@ pub struct SimulatedClock {
 // === impl SimulatedClock ===
 
 impl SimulatedClock {
-    /// Returns a correct clock that shows `epoch` now.
-    #[must_use]
     pub fn new(epoch: Timestamp) -> Self {
         Self { created: Instant::now(), epoch, offset: Arc::default() }
     }
 
     /// Returns another clock that is `nanos` nanoseconds ahead of the correct time; behind if negative.
-    #[must_use]
     pub fn skewed(&self, nanos: i64) -> Self {
         Self { offset: Arc::new(AtomicI64::new(nanos)), ..self.clone() }
     }
 
-    /// Sets the offset of this clock and its copies to `nanos` nanoseconds.
     pub fn set_offset(&self, nanos: i64) {
         self.offset.store(nanos, Ordering::Relaxed);
     }
 
-    /// Returns the correct time.
-    #[must_use]
     pub fn right(&self) -> Timestamp {
         let elapsed = u64::try_from(self.created.elapsed().as_nanos()).unwrap_or(u64::MAX);
         Timestamp::from_nanos(self.epoch.as_nanos().saturating_add(elapsed))

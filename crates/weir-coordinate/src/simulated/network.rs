@@ -13,7 +13,6 @@ pub struct Network {
     pub jitter: Duration,
     /// The share of calls that take [`Network::spike`] longer, 0 to 1.
     pub spikes: f64,
-    /// The additional time of a spike.
     pub spike: Duration,
     /// The share of requests that are lost, 0 to 1.
     pub lost_requests: f64,
@@ -21,7 +20,6 @@ pub struct Network {
     pub lost_replies: f64,
     /// Whether calls may overtake each other. On one real connection they do not.
     pub reorders: bool,
-    /// The longest that a caller waits for a reply.
     pub timeout: Duration,
 }
 

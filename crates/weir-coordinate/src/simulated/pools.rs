@@ -48,12 +48,10 @@ struct SimulatedMembership {
 // === impl SimulatedPools ===
 
 impl SimulatedPools {
-    /// Removes all pools.
     pub fn clear(&mut self) {
         self.pools.clear();
     }
 
-    /// Carries out `command` at `now`.
     pub fn execute(&mut self, command: PoolCommand, now: Timestamp) -> PoolOutcome {
         let PoolCommand { target, cycle, places, forget_after, op } = command;
         let period = target.tiers[0].period;

@@ -7,19 +7,15 @@ pub struct Random(u64);
 // === impl Random ===
 
 impl Random {
-    /// Returns a generator; the same `seed` gives the same numbers.
-    #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
     /// Returns an independent generator, for a part of a simulation that must not affect the numbers of other parts.
-    #[must_use]
     pub const fn fork(&mut self) -> Self {
         Self(self.next())
     }
 
-    /// Returns the next 64 bits.
     pub const fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.0;
@@ -34,13 +30,11 @@ impl Random {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Returns true with probability `p`.
     pub fn chance(&mut self, p: f64) -> bool {
         // uses no number for a probability of zero, so that unused faults do not change a run
         p > 0.0 && self.unit() < p
     }
 
-    /// Returns an exponentially distributed time with the mean `mean`.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.unit()).ln()
     }

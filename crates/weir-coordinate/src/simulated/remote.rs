@@ -1,5 +1,3 @@
-//! The simulated store, and the handles with which instances call it.
-
 use std::{
     sync::{
         Arc, Weak,
@@ -36,10 +34,8 @@ struct SimulatedStoreState {
     random: Mutex<Random>,
 }
 
-/// The condition of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// It carries out commands and replies.
     Up,
     /// It does not listen: new calls fail at once, and calls in flight are lost.
     Down,
@@ -94,14 +90,10 @@ enum CallReply {
 // === impl SimulatedStore ===
 
 impl SimulatedStore {
-    /// Returns an empty store that follows `clock`. All random numbers come from `seed`.
-    #[must_use]
     pub fn new(clock: SimulatedClock, seed: u64) -> Self {
         Self::with_capabilities(clock, seed, Capabilities::All)
     }
 
-    /// Returns an empty store that supports only `capabilities`.
-    #[must_use]
     pub fn with_capabilities(clock: SimulatedClock, seed: u64, capabilities: Capabilities) -> Self {
         Self(Arc::new(SimulatedStoreState {
             clock,
@@ -114,7 +106,6 @@ impl SimulatedStore {
     }
 
     /// Returns a handle for another instance. Must be called within a tokio runtime.
-    #[must_use]
     pub fn connect(&self, network: Network) -> SimulatedRemote {
         let (sender, messages) = mpsc::unbounded_channel();
         let connection = Arc::new(SimulatedConnection {
@@ -130,19 +121,14 @@ impl SimulatedStore {
         SimulatedRemote { store: self.clone(), connection }
     }
 
-    /// Sets its condition.
     pub fn set(&self, condition: Condition) {
         self.0.condition.send_replace(condition);
     }
 
-    /// Returns its condition.
-    #[must_use]
     pub fn condition(&self) -> Condition {
         *self.0.condition.borrow()
     }
 
-    /// Returns its clock, whose offset may be changed.
-    #[must_use]
     pub fn clock(&self) -> &SimulatedClock {
         &self.0.clock
     }
@@ -159,20 +145,16 @@ impl SimulatedStore {
     }
 
     /// Loses [recorded](Self::keep_writes) writes of the last `lost`. Returns their hits, which may be taken again.
-    #[must_use]
     pub fn fail_over(&self, lost: Period) -> u64 {
         let now = self.0.clock.now();
         self.0.server.lock().fail_over(lost, now)
     }
 
     /// Returns the hits that the first tier of `target` counts in the window of `at`.
-    #[must_use]
     pub fn used(&self, target: &Target, at: Timestamp) -> u64 {
         self.0.server.lock().used(target, at)
     }
 
-    /// Carries out `command` now, without the network.
-    #[must_use]
     pub fn execute(&self, command: &Command) -> Reply {
         let now = self.0.clock.now();
         self.0.server.lock().execute(command, now)
@@ -257,7 +239,6 @@ impl SimulatedStore {
 // === impl SimulatedRemote ===
 
 impl SimulatedRemote {
-    /// Sets its network for later calls.
     pub fn set_network(&self, network: Network) {
         *self.connection.network.lock() = network;
     }
@@ -267,26 +248,19 @@ impl SimulatedRemote {
         self.connection.partitioned.store(partitioned, Ordering::Relaxed);
     }
 
-    /// Returns its store.
-    #[must_use]
     pub const fn store(&self) -> &SimulatedStore {
         &self.store
     }
 
     /// Returns the number of calls so far, without heartbeats.
-    #[must_use]
     pub fn calls(&self) -> u64 {
         self.connection.calls.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of commands so far.
-    #[must_use]
     pub fn commands(&self) -> u64 {
         self.connection.commands.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of heartbeats so far.
-    #[must_use]
     pub fn heartbeats(&self) -> u64 {
         self.connection.heartbeats.load(Ordering::Relaxed)
     }

@@ -69,7 +69,6 @@ impl SimulatedServer {
         self.keeps = period;
     }
 
-    /// Carries out `command` at `now`.
     pub fn execute(&mut self, command: &Command, now: Timestamp) -> Reply {
         let Command { target, exchange, .. } = command;
         let counted_at = if exchange.decides() { now } else { command.counted_at() };
@@ -167,7 +166,6 @@ impl SimulatedServer {
         Members { instances: self.members.len(), rank, now: Some(now) }
     }
 
-    /// Removes everything.
     pub fn flush(&mut self) {
         self.counters.clear();
         self.members.clear();
@@ -190,7 +188,6 @@ impl SimulatedServer {
     }
 
     /// Returns the hits that the first tier of `target` counts in the window of `now`.
-    #[must_use]
     pub fn used(&self, target: &Target, now: Timestamp) -> u64 {
         let counter = keys(target, now).next().and_then(|key| self.counters.get(&key));
         counter.map_or(0, |counter| counter.state.probe(&target.tiers[0], now, Hits(0)).used.0)

@@ -115,7 +115,6 @@ impl AttentionQueue {
         std::iter::from_fn(|| due.first().is_some_and(is_due).then(|| due.pop_first())?).take(most).collect()
     }
 
-    /// Returns when the first counter is due.
     pub(super) fn next(&self) -> Option<Instant> {
         let (at, _) = *self.due.lock().first()?;
         Some(self.started + Period::from_nanos(at * UNIT).into())

@@ -38,7 +38,6 @@ use weir_store::{
 pub(super) struct CounterTable<R> {
     pub(super) shards: Shards,
     queue: AttentionQueue,
-    /// Of the nodes of the store.
     nodes: Mutex<BTreeMap<StoreNode, NodeQueue>>,
     client: Arc<StoreClient<R>>,
     generations: AtomicU32,

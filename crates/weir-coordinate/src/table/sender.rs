@@ -44,7 +44,6 @@ const PARTS: u32 = 8;
 /// The most before the first reply, or on short round trips: enough to keep the node busy, few enough to share calls.
 const FEW_CALLS: usize = 4;
 
-/// The shortest distance of two calls.
 const FINEST: Duration = Duration::from_micros(50);
 
 /// The counters whose decisions are in one call: few, so that the node works while replies to other calls are applied.
@@ -127,7 +126,6 @@ impl NodeQueue {
 // === impl CounterTable ===
 
 impl<R: Remote> CounterTable<R> {
-    /// Has the tries of a counter sent.
     pub(super) fn queue_tries(&self, key: CounterKey, target: &Target, at: Timestamp) {
         let node = self.client.remote.node(target, at);
         let mut nodes = self.nodes.lock();
@@ -194,7 +192,6 @@ impl<R: Remote> CounterTable<R> {
         by_node.into_iter().map(move |(node, outbox)| self.call(node, priority, outbox))
     }
 
-    /// Sends `outbox` to `node`, and applies the replies.
     fn call(&self, node: StoreNode, priority: CallPriority, outbox: Outbox) -> impl Future<Output = ()> {
         if priority == CallPriority::Decision {
             let (mut nodes, left_at) = (self.nodes.lock(), Some(Instant::now()));

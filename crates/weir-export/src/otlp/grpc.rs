@@ -1,5 +1,3 @@
-//! OTLP over gRPC.
-
 use std::sync::Arc;
 
 use hyper_util::rt::TokioIo;

@@ -20,7 +20,6 @@ const MAX_RESPONSE: usize = 64 << 10;
 
 const MAX_TEXT: usize = 200;
 
-/// The connection to a collector, which is opened when it is needed.
 #[derive(Clone, Debug)]
 pub(crate) struct HttpConnection(Arc<SharedConnection>);
 

@@ -1,5 +1,3 @@
-//! The collector, and how it is reached.
-
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
@@ -13,33 +11,24 @@ use weir_net::{
 /// The collector, and how it is reached.
 #[derive(Clone, Debug)]
 pub struct ExportSettings {
-    /// The protocol.
     pub protocol: OtlpProtocol,
-    /// The collector.
     pub endpoint: Endpoint,
-    /// Its TLS, and the variables of that.
     pub tls: Option<(ClientTls, ClientTlsNames)>,
-    /// The headers of every export.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// Whether exports are compressed with gzip.
     pub gzip: bool,
     /// How long one attempt may take.
     pub timeout: Duration,
 }
 
-/// A protocol of OTLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OtlpProtocol {
-    /// gRPC.
     Grpc,
     /// Protobuf over HTTP/1.1.
     Http,
 }
 
-/// The address of a collector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The host and the port.
     pub target: Address,
     /// The host, and the port if it was given, for HTTP's `Host`.
     pub authority: String,

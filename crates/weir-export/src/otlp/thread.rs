@@ -12,7 +12,6 @@ use weir_store::runtime;
 /// How long the last export, at the end of the process, may take, as in envoyproxy/ratelimit.
 pub(crate) const FLUSH: Duration = Duration::from_secs(5);
 
-/// The handle of a thread that exports.
 #[derive(Debug)]
 pub struct ExportThread {
     stop: watch::Sender<bool>,

@@ -9,10 +9,6 @@ use weir_observe::mapper::Expression;
 const MAX_REGEX: usize = 1 << 18;
 
 /// Compiles a regular expression in RE2's syntax.
-///
-/// # Errors
-///
-/// The reason why it is invalid.
 pub fn expression(text: &str) -> Result<Arc<dyn Expression>, String> {
     compile(text, MAX_REGEX).map(|regex| Arc::new(Compiled(regex)) as _)
 }

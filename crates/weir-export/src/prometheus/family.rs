@@ -10,89 +10,64 @@ use weir_observe::{
 /// The unit of `ratelimit_service_response_time_seconds`, despite its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimeUnit {
-    /// Seconds.
     #[default]
     Seconds,
     /// Milliseconds: the reference's `PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS`.
     Milliseconds,
 }
 
-/// All series of one name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Family {
-    /// The name.
     pub name: String,
-    /// The help text.
     pub help: String,
-    /// The kind of all values.
     pub kind: Kind,
     /// The unit in UCUM; empty if there is none.
     pub unit: &'static str,
-    /// The series, each with other labels.
     pub series: Vec<Series>,
 }
 
-/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A value that only grows.
     Counter,
-    /// A value that goes up and down.
     Gauge,
-    /// How many values are in which bucket.
     Histogram,
-    /// Quantiles of the values.
     Summary,
 }
 
-/// The value of some labels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
     /// The labels, which other metrics may share.
     pub labels: Arc<Labels>,
-    /// The value.
     pub value: Value,
 }
 
-/// The names and values of labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Labels {
     text: String,
     pairs: Vec<(Cow<'static, str>, String)>,
 }
 
-/// A value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// A count.
     Int(u64),
-    /// A number that may have a fraction.
     Double(f64),
-    /// The value of a histogram.
     Histogram(Box<Buckets>),
-    /// The value of a summary.
     Summary(Box<Quantiles>),
 }
 
-/// The value of a histogram.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Buckets {
     /// The upper bounds, ascending, and how many values are no higher.
     pub at_most: Vec<(f64, u64)>,
-    /// The sum of all values.
     pub sum: f64,
-    /// The number of all values.
     pub count: u64,
 }
 
-/// The value of a summary.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quantiles {
     /// Quantiles from 0 to 1, and the values at them; not a number if there are no values.
     pub values: Vec<(f64, f64)>,
-    /// The sum of all values.
     pub sum: f64,
-    /// The number of all values.
     pub count: u64,
 }
 
@@ -117,7 +92,6 @@ pub(super) fn units(duration: Duration, unit: f64) -> f64 {
 
 impl Family {
     /// Returns a family whose unit is the one that its name ends in.
-    #[must_use]
     pub fn new(
         kind: Kind,
         name: impl Into<String>,
@@ -139,14 +113,10 @@ fn unit(name: &str) -> &'static str {
 // === impl Series ===
 
 impl Series {
-    /// Returns a series with a count.
-    #[must_use]
     pub fn int(labels: &Arc<Labels>, value: u64) -> Self {
         Self { labels: Arc::clone(labels), value: Value::Int(value) }
     }
 
-    /// Returns a series with a number that may have a fraction.
-    #[must_use]
     pub fn double(labels: &Arc<Labels>, value: f64) -> Self {
         Self { labels: Arc::clone(labels), value: Value::Double(value) }
     }
@@ -163,7 +133,6 @@ impl Series {
 
 impl Labels {
     /// Returns the labels `pairs`. Characters that could act on a terminal are spelled out.
-    #[must_use]
     pub fn new<N, V>(pairs: impl IntoIterator<Item = (N, V)>) -> Arc<Self>
     where
         N: Into<Cow<'static, str>>,
@@ -191,14 +160,11 @@ impl Labels {
         Arc::new(labels)
     }
 
-    /// Returns each name with its value.
-    #[must_use]
     pub fn pairs(&self) -> &[(Cow<'static, str>, String)] {
         &self.pairs
     }
 
     /// Returns `name="value",…`, escaped.
-    #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }

@@ -4,7 +4,6 @@ use std::fmt::{Display, Write as _};
 
 use super::family::{Family, Kind, Series, Value};
 
-/// The `Content-Type` of the text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 pub(super) fn write(page: &mut String, family: &Family) {

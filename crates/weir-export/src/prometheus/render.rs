@@ -34,15 +34,12 @@ pub enum MetricNames {
 type Show<'s> = dyn FnMut(Family) + 's;
 
 /// Renders all stats and the process's resources. `names` are for the reference's stats; weir's own keep theirs.
-#[must_use]
 pub fn render(stats: &Stats, names: &MetricNames) -> String {
     let mut page = String::new();
     show_all(stats, names, &mut |family| page::write(&mut page, &family));
     page
 }
 
-/// Returns what [`render`] writes.
-#[must_use]
 pub fn families(stats: &Stats, names: &MetricNames) -> Vec<Family> {
     let mut families = Vec::new();
     show_all(stats, names, &mut |family| families.push(family));

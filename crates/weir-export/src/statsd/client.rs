@@ -1,5 +1,3 @@
-//! A client of a statsd server.
-
 use std::{
     fmt,
     future::Future,

@@ -19,16 +19,12 @@ pub struct Mogrifier {
     tags: Vec<(String, MogrifiedName)>,
 }
 
-/// An invalid part of a mogrifier. The message describes a valid one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MogrifierError {
-    /// The pattern does not compile.
     #[error("a regular expression: {0}")]
     Pattern(String),
-    /// The name is empty or contains a separator.
     #[error("a name without ':', '|' and control characters, such as ratelimit.service.rate_limit.$3")]
     Name,
-    /// A tag has no name or value, or contains a separator.
     #[error("tags without ',', '|' and control characters, such as domain:$1,descriptor:$2")]
     Tags,
 }
@@ -48,10 +44,6 @@ pub(super) struct Mogrified {
 impl Mogrifier {
     /// Compiles a mogrifier. In `name` and in the values of `tags`, `$1` stands for the first group of `pattern`, `$0`
     /// for all that it found. A group that `pattern` does not have stays as written.
-    ///
-    /// # Errors
-    ///
-    /// The first invalid part.
     pub fn new(pattern: &str, name: &str, tags: Vec<(String, String)>) -> Result<Self, MogrifierError> {
         let pattern = compile(pattern, MAX_PATTERN).map_err(MogrifierError::Pattern)?;
         let is_separator = |c: char| c == '|' || c.is_control();

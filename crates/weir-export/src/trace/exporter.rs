@@ -50,10 +50,6 @@ struct TraceExporter {
 }
 
 /// Starts the threads. Returns the tracer whose spans they send. The collector need not be reachable.
-///
-/// # Errors
-///
-/// The system's, if it cannot start a thread; or why there can be no exporter.
 pub fn start(settings: TraceSettings, stats: &Stats) -> io::Result<(Arc<Tracer>, ExportThread)> {
     let counts = Arc::new(SpanCounts::default());
     stats.register(&counts);

@@ -1,29 +1,20 @@
-//! The settings of traces.
-
 use std::time::Duration;
 
 use crate::otlp::ExportSettings;
 
-/// The settings of traces.
 #[derive(Clone, Debug)]
 pub struct TraceSettings {
-    /// The attributes of every span, which describe this instance.
     pub resource: Vec<(String, String)>,
     /// The fraction of requests without a parent that are traced, from 0 to 1.
     pub sampling_rate: f64,
-    /// Whether spans have the values of descriptors.
     pub descriptor_values: bool,
     /// The store, such as `redis`.
     pub store: &'static str,
-    /// The name of the spans of waits for the store.
     pub wait: &'static str,
-    /// Where spans are sent.
     pub export: ExportSettings,
-    /// How they are batched.
     pub batch: BatchSettings,
 }
 
-/// How spans are batched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchSettings {
     /// `OTEL_BSP_MAX_QUEUE_SIZE`: the most spans that wait; at least 1. Further ones are dropped.

@@ -1,5 +1,3 @@
-//! The spans of one request.
-
 use std::{
     sync::{Arc, LazyLock},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -37,12 +35,9 @@ pub(super) struct SpanOptions {
     pub(super) descriptor_values: bool,
 }
 
-/// What a request came by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpanCall {
-    /// gRPC.
     Rpc,
-    /// A request at `/json`.
     Json,
     /// The command of that name of Redis' protocol.
     Command(&'static str),
@@ -95,13 +90,10 @@ impl RequestSpan {
         }
     }
 
-    /// Returns the record for the limiter.
-    #[must_use]
     pub fn record(&self) -> &DecisionRecord {
         &self.record
     }
 
-    /// Adds the outcome of `request`.
     pub fn decided(&self, request: &Request<'_>, verdict: &Verdict<'_>) {
         let outcome = match verdict.code {
             Code::Ok => "OK",
@@ -166,7 +158,6 @@ impl RequestSpan {
         }
     }
 
-    /// Returns a span of this trace with ids and times only.
     fn span(&self, span_id: SpanId, begun: Instant, ended: Instant) -> SpanData {
         let at = |instant: Instant| -> SystemTime {
             let since = instant.saturating_duration_since(self.begun.1);

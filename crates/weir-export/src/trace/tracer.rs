@@ -16,7 +16,6 @@ use super::{
 };
 use weir_limit::Timestamp;
 
-/// Makes the spans of requests.
 #[derive(Debug)]
 pub struct Tracer {
     sampler: Sampler,
@@ -37,7 +36,6 @@ impl Tracer {
 
     /// Begins the span of `call`, whose `headers` may name a parent. None if it is not sampled: the caller decides that,
     /// or without a parent the sampling rate.
-    #[must_use]
     pub fn start(
         &self,
         call: SpanCall,
@@ -54,7 +52,6 @@ impl Tracer {
     }
 }
 
-/// Returns the id of a new trace, if it is sampled.
 fn new_trace(sampler: &Sampler, ids: &RandomIdGenerator) -> Option<TraceId> {
     let id = ids.new_trace_id();
     let result = sampler.should_sample(None, id, "", &SpanKind::Server, &[], &[]);
@@ -62,7 +59,6 @@ fn new_trace(sampler: &Sampler, ids: &RandomIdGenerator) -> Option<TraceId> {
 }
 
 /// Returns a random UUID, version 4, as text.
-#[must_use]
 pub fn random_instance_id() -> String {
     let id = RandomIdGenerator::default().new_trace_id().to_string();
     format!("{}-{}-4{}-a{}-{}", &id[..8], &id[8..12], &id[13..16], &id[17..20], &id[20..])

@@ -14,7 +14,6 @@ pub struct CountChange {
 
 impl CountChange {
     /// Creates the change of counting `hits`, or of giving them back if they are negative.
-    #[must_use]
     pub fn of(hits: i64) -> Self {
         let mut change = Self::default();
         change.append(hits);
@@ -27,26 +26,20 @@ impl CountChange {
         self.floor = self.floor.saturating_add_signed(hits);
     }
 
-    /// Appends the operations of `later`.
     pub fn append_all(&mut self, later: Self) {
         self.hits = self.hits.saturating_add(later.hits);
         self.floor = self.floor.saturating_add_signed(later.hits).max(later.floor);
     }
 
     /// Whether adding [`CountChange::hits`] does the same to any count: no return exceeded what was counted before.
-    #[must_use]
     pub fn is_addition(self) -> bool {
         i64::try_from(self.floor).is_ok_and(|floor| floor <= self.hits)
     }
 
-    /// Returns whether it changes no count.
-    #[must_use]
     pub const fn is_none(self) -> bool {
         self.hits == 0 && self.floor == 0
     }
 
-    /// Returns `count` after the operations.
-    #[must_use]
     pub fn apply(self, count: u64) -> u64 {
         count.saturating_add_signed(self.hits).max(self.floor)
     }

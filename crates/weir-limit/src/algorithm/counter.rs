@@ -20,24 +20,19 @@ use crate::{
 /// The state of any algorithm. 24 bytes, plus the heap memory of a sliding window of several spans.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CounterState {
-    /// The state under [`Algorithm::FixedWindow`].
     FixedWindow(FixedWindow),
     /// The state under [`Algorithm::SlidingWindow`], if [`CounterState::OneSpan`] cannot hold it.
     SlidingWindow(Box<SlidingWindow>, IdleAt),
     /// [`Algorithm::SlidingWindow`] with at most one span of up to 65,535 hits, as most have: no allocation.
     OneSpan {
-        /// Whether there is a span.
         is_there: bool,
-        /// Its hits.
         hits: u16,
-        /// As of the other variants.
         idle_at: IdleAt,
         /// The start of the newest span.
         opened: Timestamp,
         /// The instant of its last hit. Zero if there is no span.
         last: Timestamp,
     },
-    /// The state under [`Algorithm::TokenBucket`].
     TokenBucket(TokenBucket, IdleAt),
     /// A bucket whose parameters come with each request, instead of a tier. Whether it was used with callers' times.
     Steps(StepBucket, IdleAt, bool),
@@ -98,8 +93,6 @@ fn window_of_one(is_there: bool, hits: u16, opened: Timestamp, last: Timestamp) 
 }
 
 impl CounterState {
-    /// Returns the state of an unused counter.
-    #[must_use]
     pub fn unused(tier: &Tier, now: Timestamp) -> Self {
         match tier.algorithm {
             Algorithm::FixedWindow => Self::FixedWindow(AlgorithmState::unused(tier, now)),
@@ -110,8 +103,6 @@ impl CounterState {
         }
     }
 
-    /// Returns whether it is a state under `algorithm`.
-    #[must_use]
     pub const fn is_of(&self, algorithm: Algorithm) -> bool {
         match algorithm {
             Algorithm::FixedWindow => matches!(self, Self::FixedWindow(_)),
@@ -120,15 +111,12 @@ impl CounterState {
         }
     }
 
-    /// Calls [`AlgorithmState::probe`].
     #[inline]
-    #[must_use]
     pub fn probe(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Probe {
         on_state!(self, state => state.probe(tier, now, hits))
     }
 
     /// Returns whether it is no different from an unused counter at `now`.
-    #[must_use]
     pub fn is_unused(&self, tier: &Tier, now: Timestamp) -> bool {
         match self {
             Self::TokenBucket(bucket, _) => bucket.is_idle(tier, now),
@@ -136,19 +124,16 @@ impl CounterState {
         }
     }
 
-    /// Calls [`AlgorithmState::decide`].
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     pub fn decide(&mut self, tier: &Tier, policy: OverLimitPolicy, hits: Hits, now: Timestamp) -> Outcome {
         change_state!(self, tier, state => state.decide(tier, policy, hits, now))
     }
 
-    /// Calls [`AlgorithmState::take`].
     pub fn take(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
         change_state!(self, tier, state => state.take(tier, now, hits));
     }
 
-    /// Calls [`AlgorithmState::take`], and then [`AlgorithmState::availability`].
     #[inline]
     pub fn take_and_look(&mut self, tier: &Tier, now: Timestamp, hits: Hits) -> Availability {
         change_state!(self, tier, state => {
@@ -157,22 +142,18 @@ impl CounterState {
         })
     }
 
-    /// Calls [`AlgorithmState::reserve`].
     pub fn reserve(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
         change_state!(self, tier, state => state.reserve(tier, now, until, hits));
     }
 
-    /// Calls [`AlgorithmState::reject`].
     pub fn reject(&mut self, tier: &Tier, now: Timestamp) {
         change_state!(self, tier, state => state.reject(tier, now));
     }
 
-    /// Calls [`AlgorithmState::give_back`].
     pub fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
         change_state!(self, tier, state => state.give_back(tier, now, hits));
     }
 
-    /// Calls [`AlgorithmState::add`].
     pub fn add(&mut self, tier: &Tier, at: Timestamp, change: CountChange, now: Timestamp) {
         change_state!(self, tier, state => state.add(tier, at, change, now));
     }
@@ -203,7 +184,6 @@ impl CounterState {
     }
 
     /// Returns whether both count the same hits: when a bucket is idle depends on its limit, too.
-    #[must_use]
     pub fn counts_as(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::TokenBucket(bucket, _), Self::TokenBucket(other, _)) => bucket == other,
@@ -211,30 +191,22 @@ impl CounterState {
         }
     }
 
-    /// Calls [`AlgorithmState::release`].
     pub fn release(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
         change_state!(self, tier, state => state.release(tier, now, until, hits));
     }
 
-    /// Calls [`AlgorithmState::put_back`].
     pub fn put_back(&mut self, tier: &Tier, now: Timestamp, taken_at: Timestamp, hits: Hits) {
         change_state!(self, tier, state => state.put_back(tier, now, taken_at, hits));
     }
 
-    /// Calls [`AlgorithmState::availability`].
-    #[must_use]
     pub fn availability(&self, tier: &Tier, now: Timestamp) -> Availability {
         on_state!(self, state => state.availability(tier, now))
     }
 
-    /// Calls [`AlgorithmState::wait`].
-    #[must_use]
     pub fn wait(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Period {
         on_state!(self, state => state.wait(tier, now, hits))
     }
 
-    /// Calls [`AlgorithmState::used`].
-    #[must_use]
     pub fn used(&self) -> Hits {
         match self {
             Self::Steps(bucket, ..) => Hits(bucket.taken()),
@@ -245,7 +217,6 @@ impl CounterState {
     }
 
     /// Returns the instant from which it equals an unused one; for a bucket, by the limit at its last change.
-    #[must_use]
     pub fn idle_at(&self) -> Timestamp {
         match self {
             Self::FixedWindow(window) => window.end(),
@@ -258,29 +229,23 @@ impl CounterState {
         }
     }
 
-    /// Creates a state from `window`, for a store that keeps states in another format.
-    #[must_use]
     pub fn from_sliding_window(window: SlidingWindow, tier: &Tier) -> Self {
         let idle_at = window.idle_at(tier);
         Self::restored_window(window, idle_at)
     }
 
     /// Creates a state from a `window` and its [`CounterState::idle_at`], which a store keeps without the tier.
-    #[must_use]
     pub fn restored_window(window: SlidingWindow, idle_at: Timestamp) -> Self {
         let idle_at = IdleAt::of(idle_at);
         Self::with_one_span(&window, idle_at)
             .unwrap_or_else(|| Self::SlidingWindow(Box::new(window), idle_at))
     }
 
-    /// Creates a state from a `bucket` and its [`CounterState::idle_at`], which a store keeps without the tier.
-    #[must_use]
     pub fn restored_bucket(bucket: TokenBucket, idle_at: Timestamp) -> Self {
         Self::TokenBucket(bucket, IdleAt::of(idle_at))
     }
 
     /// Creates a state from `bucket`, the start of its `session`, and whether it was used with callers' times.
-    #[must_use]
     pub fn restored_steps(
         bucket: StepBucket,
         session: Option<u64>,
@@ -294,8 +259,6 @@ impl CounterState {
         }
     }
 
-    /// Returns the sliding window that it is the state of; none under other algorithms.
-    #[must_use]
     pub fn sliding_window(&self) -> Option<Cow<'_, SlidingWindow>> {
         match self {
             Self::SlidingWindow(window, _) => Some(Cow::Borrowed(&**window)),
@@ -339,8 +302,6 @@ impl CounterState {
         }
     }
 
-    /// Creates a state from `bucket`, for a store that keeps states in another format.
-    #[must_use]
     pub fn from_token_bucket(bucket: TokenBucket, tier: &Tier) -> Self {
         Self::restored_bucket(bucket, bucket.idle_at(tier))
     }
@@ -350,14 +311,11 @@ impl CounterState {
 
 impl IdleAt {
     /// Returns the first whole second from `instant` on, at most the year 2106.
-    #[must_use]
     pub fn of(instant: Timestamp) -> Self {
         let seconds = instant.as_nanos().div_ceil(NANOS_PER_SECOND);
         Self(u32::try_from(seconds).unwrap_or(u32::MAX))
     }
 
-    /// Returns the instant, in whole seconds.
-    #[must_use]
     pub fn instant(self) -> Timestamp {
         Timestamp::from_secs(self.0.into())
     }

@@ -20,14 +20,10 @@ pub struct FixedWindow {
 }
 
 impl FixedWindow {
-    /// Creates a window that ends at `end` and counts `used` hits.
-    #[must_use]
     pub const fn new(end: Timestamp, used: Hits) -> Self {
         Self { end, used }
     }
 
-    /// Returns the end of its window.
-    #[must_use]
     pub const fn end(&self) -> Timestamp {
         self.end
     }

@@ -22,7 +22,6 @@ pub use token_bucket::{Bucket, Refill, TokenBucket};
 
 use crate::tier::Tier;
 
-/// The algorithm that applies a tier's period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
     /// At most `requests` in each epoch-aligned window of one period: the algorithm of envoyproxy/ratelimit.
@@ -34,23 +33,17 @@ pub enum Algorithm {
     TokenBucket(Bucket),
 }
 
-/// An algorithm without its parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AlgorithmKind {
-    /// As [`Algorithm::FixedWindow`].
     #[default]
     FixedWindow,
-    /// As [`Algorithm::SlidingWindow`].
     SlidingWindow,
-    /// As [`Algorithm::TokenBucket`].
     TokenBucket,
 }
 
 // === impl Algorithm ===
 
 impl Algorithm {
-    /// Returns the algorithm without its parameters.
-    #[must_use]
     pub const fn kind(self) -> AlgorithmKind {
         match self {
             Self::FixedWindow => AlgorithmKind::FixedWindow,
@@ -59,8 +52,6 @@ impl Algorithm {
         }
     }
 
-    /// Returns the same algorithm with these parameters, if it has any.
-    #[must_use]
     pub const fn with_bucket(self, bucket: Bucket) -> Self {
         match self {
             Self::FixedWindow | Self::SlidingWindow => self,
@@ -73,7 +64,6 @@ impl Algorithm {
 
 impl Tier {
     /// Returns the parameters of a bucket; for other algorithms, a bucket whose burst is the limit.
-    #[must_use]
     pub const fn bucket(&self) -> Bucket {
         match self.algorithm {
             Algorithm::TokenBucket(bucket) => bucket,
@@ -97,14 +87,10 @@ impl Tier {
 // === impl AlgorithmKind ===
 
 impl AlgorithmKind {
-    /// All algorithms.
     pub const ALL: [Self; 3] = [Self::FixedWindow, Self::SlidingWindow, Self::TokenBucket];
 
-    /// All names, for messages.
     pub const NAMES: &'static str = "fixed_window, sliding_window or token_bucket";
 
-    /// Returns the name in rules and on pages.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::FixedWindow => "fixed_window",
@@ -113,8 +99,6 @@ impl AlgorithmKind {
         }
     }
 
-    /// Returns what it admits, in a few words.
-    #[must_use]
     pub const fn summary(self) -> &'static str {
         match self {
             Self::FixedWindow => "At most the limit in each window",
@@ -124,7 +108,6 @@ impl AlgorithmKind {
     }
 
     /// Returns the letter in the keys of stores and to Redis' script.
-    #[must_use]
     pub const fn letter(self) -> char {
         match self {
             Self::FixedWindow => 'f',
@@ -134,20 +117,17 @@ impl AlgorithmKind {
     }
 
     /// Returns whether the hits of aligned windows are separate counters, and a window's end frees all of them at once.
-    #[must_use]
     pub const fn has_windows(self) -> bool {
         matches!(self, Self::FixedWindow)
     }
 
     /// Returns whether hits come back gradually, whenever they were taken. Otherwise each counts for a time.
-    #[must_use]
     pub const fn refills(self) -> bool {
         matches!(self, Self::TokenBucket)
     }
 
     /// Returns the algorithm with the parameters that a limit of `requests` has by default. A bucket that nothing refills
     /// is a window: both reject everything.
-    #[must_use]
     pub const fn for_limit(self, requests: u32) -> Algorithm {
         match self {
             Self::TokenBucket if requests > 0 => Algorithm::TokenBucket(Bucket::of(requests)),
@@ -156,8 +136,6 @@ impl AlgorithmKind {
         }
     }
 
-    /// Returns the algorithm with this name.
-    #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }

@@ -40,19 +40,16 @@ const fn longest_span(tier: &Tier) -> Period {
 
 impl SlidingWindow {
     /// Creates a window of `spans`, oldest first, the newest of which began at `opened`.
-    #[must_use]
     pub fn new(opened: Timestamp, spans: impl IntoIterator<Item = Span>) -> Self {
         Self { opened, spans: spans.into_iter().collect() }
     }
 
     /// Returns when the newest span began.
-    #[must_use]
     pub const fn opened(&self) -> Timestamp {
         self.opened
     }
 
     /// Returns the spans, oldest first.
-    #[must_use]
     pub fn spans(&self) -> &[Span] {
         &self.spans
     }

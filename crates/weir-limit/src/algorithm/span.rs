@@ -10,7 +10,6 @@ use crate::{
 pub struct Span {
     /// The instant of the last hit.
     pub last: Timestamp,
-    /// The number of hits.
     pub hits: u32,
 }
 

@@ -11,7 +11,6 @@ use crate::{
 /// A decision [probes](AlgorithmState::probe) every tier's state and then, under the same lock, takes or rejects. `now`
 /// may step back between calls, since wall clocks do; the state does not follow it back.
 pub trait AlgorithmState {
-    /// Returns the state of an unused counter.
     fn unused(tier: &Tier, now: Timestamp) -> Self;
 
     /// Tests whether `hits` fit, without counting them. Zero hits fit unless more than the limit is counted.
@@ -44,7 +43,6 @@ pub trait AlgorithmState {
     /// Applies a `change` decided elsewhere as of `at`, even if it does not fit. Hits too old to matter are ignored.
     fn add(&mut self, tier: &Tier, at: Timestamp, change: CountChange, now: Timestamp);
 
-    /// Returns the remaining requests and the time until the counter resets.
     fn availability(&self, tier: &Tier, now: Timestamp) -> Availability;
 
     /// Returns the time until `hits` would fit if no other request takes any; [`Availability::reset`] if they never do.
@@ -71,19 +69,15 @@ pub trait AlgorithmState {
     fn used(&self) -> Hits;
 }
 
-/// The result of testing hits against a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Whether the hits fit.
     pub fits: bool,
     /// Hits counted so far.
     pub used: Hits,
 }
 
-/// The decision of one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Whether the hits were rejected.
     pub over: bool,
     /// Hits counted before.
     pub used: Hits,
@@ -91,7 +85,6 @@ pub struct Outcome {
     pub available: Availability,
 }
 
-/// The remaining requests of a counter, and the time until it resets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Availability {
     /// Whole requests that would be admitted now.

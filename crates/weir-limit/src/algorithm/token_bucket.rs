@@ -15,18 +15,15 @@ use crate::{
     units::{Hits, Period, Timestamp},
 };
 
-/// The parameters of a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
     /// Tokens in a full bucket, 1 to 2^32-1.
     pub burst: u32,
-    /// How tokens are refilled.
     pub refill: Refill,
     /// A rejected request restarts the refill clock, so a caller that keeps trying keeps being rejected.
     pub strict: bool,
 }
 
-/// How tokens are refilled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Refill {
     /// Evenly, one every `period / requests`: at most `burst + requests * t / period` hits in any time `t`.
@@ -63,7 +60,6 @@ const DEBT: u64 = 1 << 63;
 
 impl Bucket {
     /// Creates the parameters of a bucket that is refilled evenly, and not strict.
-    #[must_use]
     pub const fn of(burst: u32) -> Self {
         Self { burst, refill: Refill::Continuous, strict: false }
     }
@@ -73,7 +69,6 @@ impl Bucket {
 
 impl TokenBucket {
     /// Creates a bucket; `taken` is in units of 2^-31 tokens, less than 2^63, and `in_debt` if it exceeds the burst.
-    #[must_use]
     pub const fn new(as_of: Timestamp, taken: u64, in_debt: bool) -> Self {
         let taken = if taken < DEBT { taken } else { DEBT - 1 };
         Self { as_of, taken_and_debt: if in_debt { taken | DEBT } else { taken } }
@@ -84,19 +79,16 @@ impl TokenBucket {
     }
 
     /// Returns the instant of [`TokenBucket::taken`]; with steps, the instant of the last step.
-    #[must_use]
     pub const fn as_of(self) -> Timestamp {
         self.as_of
     }
 
     /// Returns the tokens that the bucket lacks at [`TokenBucket::as_of`], in units of 2^-31 tokens.
-    #[must_use]
     pub const fn taken(self) -> u64 {
         self.taken_and_debt & !DEBT
     }
 
     /// Returns whether hits that were admitted elsewhere exceed the burst.
-    #[must_use]
     pub const fn is_in_debt(self) -> bool {
         self.taken_and_debt & DEBT != 0
     }
@@ -106,7 +98,6 @@ impl TokenBucket {
         self.taken().min(if self.is_in_debt() { most_taken(bucket) } else { full(bucket) })
     }
 
-    /// The bucket refilled up to `now`.
     #[inline(never)]
     fn at(self, tier: &Tier, now: Timestamp) -> Self {
         let bucket = tier.bucket();

@@ -1,47 +1,36 @@
-//! What becomes of callers that may wait.
-
 use crate::units::{Period, Timestamp};
 
 /// Identifies a waiter among all that a line has ever had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QueuePosition(pub(super) u64);
 
-/// The reason why hits were not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejection {
-    /// They cannot be taken in time.
     Timeout {
         /// The wait after which they would be taken, if nobody leaves the line.
         retry_after: Period,
     },
     /// They are more than the limit ever admits at once.
     Never,
-    /// As many callers wait as may.
     Full {
-        /// As of [`Rejection::Timeout`].
         retry_after: Period,
     },
-    /// The limiter has stopped.
     Closed,
 }
 
 /// What becomes of a caller that may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entered {
-    /// Its hits were taken.
     Admitted,
     /// It waits, and must [poll](super::Line::poll) for its answer or [leave](super::Line::leave).
     Waits(QueuePosition),
-    /// Its hits are not taken.
     Rejected(Rejection),
 }
 
-/// The answer to a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Its hits were taken at this instant.
     Admitted(Timestamp),
-    /// Its hits are not taken.
     Rejected(Rejection),
     /// Other rules apply now: it must be decided again.
     AskAgain,

@@ -50,18 +50,15 @@ pub struct Estimate {
     pub part: Option<Tiers>,
 }
 
-/// What a line asks the store for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
     /// The fewest hits that serve the first waiter.
     pub least: Hits,
-    /// The most hits that it asks for.
     pub want: Hits,
     /// The time within which they will be used.
     pub hold: Period,
 }
 
-/// What the store has replied.
 #[derive(Clone, Debug)]
 pub struct Supply {
     /// The hits that are reserved: none, or between what was asked for.
@@ -79,9 +76,7 @@ pub struct Supply {
 /// Hits that the store must get back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unused {
-    /// The number of hits.
     pub hits: Hits,
-    /// When they were counted, and until when.
     pub span: ReservedSpan,
 }
 
@@ -105,7 +100,6 @@ pub struct AskingLine {
     asked_at: Option<Timestamp>,
     /// Whether the last ask left some of the waiters out.
     is_cut: bool,
-    /// When to ask next.
     next: Timestamp,
     /// What the last reply has left; none where all of the limit may be free.
     room: Option<u64>,
@@ -126,8 +120,6 @@ struct Held {
 // === impl Estimate ===
 
 impl Estimate {
-    /// Returns whether it is about counters of `tiers`.
-    #[must_use]
     pub fn is_of(&self, tiers: &[Tier]) -> bool {
         tiers.len() == self.counters.len()
             && self.part.as_ref().is_none_or(|part| part.len() == tiers.len())
@@ -139,7 +131,6 @@ impl Estimate {
 
 impl AskingLine {
     /// Creates an empty line of an instance that asks alone. Callers [can wait](super::can_wait) for its `tiers`.
-    #[must_use]
     pub fn new(tiers: SharedTiers) -> Self {
         Self {
             tiers,
@@ -161,25 +152,19 @@ impl AskingLine {
         }
     }
 
-    /// Sets the turns in which it asks from now on.
     pub const fn set_turns(&mut self, turns: Turns) {
         self.turns = turns;
     }
 
-    /// Returns its tiers.
-    #[must_use]
     pub const fn tiers(&self) -> &SharedTiers {
         &self.tiers
     }
 
-    /// Returns the number of callers that wait.
-    #[must_use]
     pub const fn waiting(&self) -> usize {
         self.waiters.waiting()
     }
 
     /// Returns whether nobody waits or has an answer to collect, no reply is awaited, and nothing is to be given back.
-    #[must_use]
     pub fn is_unused(&self) -> bool {
         self.waiters.is_unused() && self.asked_at.is_none() && self.unused.is_empty()
     }
@@ -300,7 +285,6 @@ impl AskingLine {
     }
 
     /// Returns when the next [turn](AskingLine::turn) is due. None while nothing has to be done.
-    #[must_use]
     pub fn timer(&mut self) -> Option<Timestamp> {
         if self.waiting() == 0 {
             return None;
@@ -346,22 +330,15 @@ impl AskingLine {
         (self.room, self.next) = (None, now);
     }
 
-    /// Gives all waiters the same answer.
     pub fn answer_all(&mut self, answer: Answer, now: Timestamp, woken: &mut Vec<Waker>) {
         self.waiters.answer_all(answer, woken);
         self.settle(now, woken);
     }
 
-    /// Returns the hits that the store must get back.
     pub fn take_unused(&mut self) -> Vec<Unused> {
         std::mem::take(&mut self.unused)
     }
 
-    /// Checks its invariants, for tests.
-    ///
-    /// # Panics
-    ///
-    /// If one does not hold.
     pub fn check_invariants(&mut self, now: Timestamp) {
         self.waiters.check_invariants();
         let timer = self.timer();
@@ -475,7 +452,6 @@ impl AskingLine {
 }
 
 /// What the store gets back of unused `hits`, by its clock: of a bucket, what has not flowed in since.
-#[must_use]
 pub fn unused(tiers: &[Tier], taken_at: Timestamp, hits: Hits, now: Timestamp) -> Option<Unused> {
     let since = now.since(taken_at);
     let flowed = tiers.iter().filter(|tier| tier.refills()).map(|tier| {

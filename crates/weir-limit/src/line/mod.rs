@@ -62,7 +62,6 @@ pub struct Line {
 }
 
 /// Returns whether callers can wait: not for strict buckets, whose refill each rejected caller would restart.
-#[must_use]
 pub fn can_wait(tiers: &[Tier]) -> bool {
     !tiers.iter().any(|tier| tier.bucket().strict || tier.has_any_pace())
 }
@@ -71,7 +70,6 @@ pub fn can_wait(tiers: &[Tier]) -> bool {
 
 impl Line {
     /// Creates a line for `tiers`, in which nobody waits. Callers [can wait](can_wait) for them.
-    #[must_use]
     pub fn new(tiers: SharedTiers) -> Self {
         Self {
             tiers,
@@ -86,31 +84,24 @@ impl Line {
     }
 
     /// Returns its tiers. All functions expect one counter for each.
-    #[must_use]
     pub const fn tiers(&self) -> &SharedTiers {
         &self.tiers
     }
 
-    /// Returns the number of callers that wait.
-    #[must_use]
     pub const fn waiting(&self) -> usize {
         self.waiters.waiting()
     }
 
-    /// Returns the sum of the hits that wait.
-    #[must_use]
     pub const fn waiting_hits(&self) -> Hits {
         Hits(self.waiters.hits())
     }
 
     /// Returns whether no caller waits for an answer or has one to collect.
-    #[must_use]
     pub const fn is_unused(&self) -> bool {
         self.waiters.is_unused()
     }
 
     /// Returns when the next [turn](Line::turn) is due. None while nobody waits.
-    #[must_use]
     pub const fn timer(&self) -> Option<Timestamp> {
         self.timer
     }
@@ -261,17 +252,12 @@ impl Line {
         self.fall(counters, now, woken);
     }
 
-    /// Gives all waiters the same answer.
     pub fn answer_all(&mut self, answer: Answer, woken: &mut Vec<Waker>) {
         self.waiters.answer_all(answer, woken);
         self.rest();
     }
 
     /// Checks its invariants, for tests: the sums are right, and no waiter sleeps that could be served or is late.
-    ///
-    /// # Panics
-    ///
-    /// If one does not hold.
     pub fn check_invariants(&mut self, counters: &[CounterState], now: Timestamp) {
         self.waiters.check_invariants();
         assert_eq!(self.waiting() == 0, self.plan.is_none());
@@ -335,7 +321,6 @@ impl Line {
         Some(opening.max(now.after(step).min(now.window_end(period))).max(soon))
     }
 
-    /// Forgets what only waiters need.
     fn rest(&mut self) {
         self.plan = None;
         self.has_holes = false;

@@ -9,29 +9,21 @@ use crate::{
     units::{Period, Timestamp},
 };
 
-/// A request about one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BucketRequest {
-    /// About a [`StepBucket`].
     Step(StepRequest),
-    /// About a [`PacedBucket`].
     Paced(PacedRequest),
 }
 
-/// The reply to a [`BucketRequest`] of the same kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BucketReply {
-    /// Of a [`StepBucket`].
     Step(StepReply),
-    /// Of a [`PacedBucket`].
     Paced(PacedReply),
 }
 
 // === impl BucketRequest ===
 
 impl BucketRequest {
-    /// Returns whether it asks for tokens.
-    #[must_use]
     pub const fn takes(&self) -> bool {
         match self {
             Self::Step(step) => step.take > 0,
@@ -40,7 +32,6 @@ impl BucketRequest {
     }
 
     /// Returns whether it may change the bucket: it takes tokens, or gives some back.
-    #[must_use]
     pub const fn changes(&self) -> bool {
         match self {
             Self::Step(step) => step.take > 0,
@@ -49,7 +40,6 @@ impl BucketRequest {
     }
 
     /// Returns the reply that rejects it without knowing the bucket, which may be asked again after `retry_after`.
-    #[must_use]
     pub fn rejection(&self, retry_after: Period, now: Timestamp) -> BucketReply {
         match self {
             Self::Step(step) => BucketReply::Step(StepReply {
@@ -69,8 +59,6 @@ impl BucketRequest {
 // === impl BucketReply ===
 
 impl BucketReply {
-    /// Returns whether it admits `request`.
-    #[must_use]
     pub const fn admits(&self, request: &BucketRequest) -> bool {
         match (self, request) {
             (Self::Step(reply), BucketRequest::Step(step)) => reply.tokens >= step.take,
@@ -79,8 +67,6 @@ impl BucketReply {
         }
     }
 
-    /// Returns it as one that admits `request`.
-    #[must_use]
     pub fn admitting(self, request: &BucketRequest) -> Self {
         match (self, request) {
             (Self::Step(reply), BucketRequest::Step(step)) => {

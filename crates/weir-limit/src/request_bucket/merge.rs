@@ -12,7 +12,6 @@ use crate::{
 
 /// Adds the tokens taken from `local`, which began full, to `stored`. States of different kinds give `stored`. What has
 /// flowed into `local` has flowed into both, so that the sum may have as many tokens more than one state.
-#[must_use]
 pub fn merge_buckets(stored: CounterState, local: &CounterState, kind: &BucketKind) -> CounterState {
     match (&stored, local) {
         (CounterState::Paced(bucket, token), CounterState::Paced(own, own_token)) => {
@@ -37,7 +36,6 @@ fn add_paced(bucket: (PacedBucket, TokenTime), own: (PacedBucket, TokenTime)) ->
     (PacedBucket::new(settled.as_of(), settled.taken().saturating_add(own.taken())), own_token)
 }
 
-/// The parts of a bucket that is refilled in steps.
 struct Steps {
     bucket: StepBucket,
     idle_at: Timestamp,

@@ -11,7 +11,6 @@ pub struct BucketName<'a> {
     counter: CounterKey,
 }
 
-/// What distinguishes the buckets of one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BucketKind {
     /// It is refilled in steps, and has these parameters.
@@ -23,8 +22,6 @@ pub enum BucketKind {
 // === impl BucketRequest ===
 
 impl BucketRequest {
-    /// Returns the kind of the bucket that it is about.
-    #[must_use]
     pub const fn kind(&self) -> BucketKind {
         match self {
             Self::Step(step) => BucketKind::Steps(step.limit),
@@ -37,19 +34,15 @@ impl BucketRequest {
 
 impl<'a> BucketName<'a> {
     /// Returns the name `key`. All names of a store must have the same `hasher`.
-    #[must_use]
     pub fn new(hasher: KeyHasher, key: &'a [u8]) -> Self {
         Self { key, hasher, counter: hasher.bucket_key(key) }
     }
 
-    /// Returns the key, as the caller names it.
-    #[must_use]
     pub const fn key(&self) -> &'a [u8] {
         self.key
     }
 
     /// Returns the key of this name's bucket of `kind`. Only buckets of this name have its [`CounterKey::shard`].
-    #[must_use]
     pub fn counter(&self, kind: &BucketKind) -> CounterKey {
         match kind {
             BucketKind::Paced => self.counter,
@@ -59,8 +52,6 @@ impl<'a> BucketName<'a> {
         }
     }
 
-    /// Returns the [`CounterKey::shard`] of all buckets of this name.
-    #[must_use]
     pub const fn shard(&self) -> u64 {
         self.counter.shard()
     }

@@ -3,7 +3,6 @@
 
 use crate::units::{NANOS_PER_SECOND, Period, Timestamp};
 
-/// The rate at which tokens flow into a [`PacedBucket`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// Tokens in each period, from 1 to 2^63-1.
@@ -25,13 +24,11 @@ pub struct TokenTime {
 pub struct PacedRequest {
     /// The tokens of a full bucket; 0 admits nothing.
     pub capacity: u64,
-    /// The rate at which tokens flow in.
     pub pace: Pace,
     /// The tokens to take. 0 only reads; a negative number gives back.
     pub quantity: i64,
 }
 
-/// The reply to a [`PacedRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacedReply {
     /// Whether the request was rejected. It then took nothing.
@@ -40,7 +37,6 @@ pub struct PacedReply {
     pub remaining: u64,
     /// If limited, the time until the tokens are there if nobody takes more, in a bucket with room for them.
     pub retry_after: Period,
-    /// The time until the bucket is full.
     pub reset_after: Period,
 }
 
@@ -61,21 +57,17 @@ pub struct PacedBucket {
 
 impl Pace {
     /// Returns the pace of `count` tokens per `seconds`; none if either is not positive.
-    #[must_use]
     pub fn new(count: i64, seconds: i64) -> Option<Self> {
         let count = u64::try_from(count).ok().filter(|count| *count > 0)?;
         let seconds = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0)?;
         Some(Self { count, period_nanos: u128::from(seconds) * u128::from(NANOS_PER_SECOND) })
     }
 
-    /// Returns the tokens of a period.
-    #[must_use]
     pub const fn count(&self) -> u64 {
         self.count
     }
 
     /// Returns the length of the period, if it is at most 584 years.
-    #[must_use]
     pub fn period(&self) -> Option<Period> {
         u64::try_from(self.period_nanos).ok().map(Period::from_nanos)
     }
@@ -87,7 +79,6 @@ impl Pace {
     }
 
     /// Returns how long `tokens` take to flow in, rounded up; [`Period::MAX`] if that is longer than 584 years.
-    #[must_use]
     pub fn time_of(&self, tokens: u64) -> Period {
         // a product past 128 bits, divided by 63, is past 64
         let product = u128::from(tokens).saturating_mul(self.period_nanos);
@@ -103,26 +94,20 @@ impl Pace {
 // === impl TokenTime ===
 
 impl TokenTime {
-    /// Creates the time with these [`TokenTime::bits`].
-    #[must_use]
     pub const fn from_bits(bits: u32) -> Self {
         Self { bits }
     }
 
     /// Returns it as the bits of an IEEE 754 number of nanoseconds, for a store.
-    #[must_use]
     pub const fn bits(self) -> u32 {
         self.bits
     }
 
     /// Returns whether it is a time: positive and finite.
-    #[must_use]
     pub fn is_valid(self) -> bool {
         self.nanos() > 0.0 && self.nanos().is_finite()
     }
 
-    /// Returns the nanoseconds.
-    #[must_use]
     pub fn nanos(self) -> f64 {
         f32::from_bits(self.bits).into()
     }
@@ -131,20 +116,15 @@ impl TokenTime {
 // === impl PacedBucket ===
 
 impl PacedBucket {
-    /// Creates a bucket that lacks `taken` tokens at `as_of`.
-    #[must_use]
     pub const fn new(as_of: Timestamp, taken: u64) -> Self {
         Self { as_of, taken }
     }
 
-    /// Returns the instant of [`PacedBucket::taken`].
-    #[must_use]
     pub const fn as_of(self) -> Timestamp {
         self.as_of
     }
 
     /// Returns the whole tokens that it lacks at [`PacedBucket::as_of`].
-    #[must_use]
     pub const fn taken(self) -> u64 {
         self.taken
     }

@@ -3,18 +3,14 @@
 /// The parameters of a [`StepBucket`], which are part of its identity. All are from 1 to 2^63-1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StepLimit {
-    /// The tokens of a full bucket.
     pub max: u64,
-    /// The tokens that each step adds.
     pub refill: u64,
     /// The milliseconds from one step to the next.
     pub period_ms: u64,
 }
 
-/// A request to take tokens from a [`StepBucket`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepRequest {
-    /// The bucket's parameters.
     pub limit: StepLimit,
     /// The tokens to take, up to 2^63-1; 0 only reads.
     pub take: u64,
@@ -22,11 +18,9 @@ pub struct StepRequest {
     pub at: Option<u64>,
     /// Whether a bucket that becomes empty, or is found empty, begins its next step at the time of this request.
     pub strict: bool,
-    /// Whether the reply has the start of the session.
     pub session: bool,
 }
 
-/// The reply to a [`StepRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepReply {
     /// The tokens before any were taken. The request is admitted if they are at least those that it takes.
@@ -48,19 +42,16 @@ pub struct StepBucket {
 
 impl StepBucket {
     /// Creates a bucket that lacked `taken` tokens at its last step, `stepped_at` in milliseconds since the epoch.
-    #[must_use]
     pub const fn new(taken: u64, stepped_at: u64) -> Self {
         Self { taken, stepped_at }
     }
 
     /// Returns the tokens that it lacked at the last step, less those that were taken since.
-    #[must_use]
     pub const fn taken(self) -> u64 {
         self.taken
     }
 
     /// Returns the time of the last step, in milliseconds since the epoch.
-    #[must_use]
     pub const fn stepped_at(self) -> u64 {
         self.stepped_at
     }

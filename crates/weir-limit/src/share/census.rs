@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{OTHER, Sharing};
 
 /// What the rule says of a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Standing {
     pub(super) weight: u32,
     /// Whether it has a place in any case.

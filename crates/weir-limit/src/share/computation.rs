@@ -27,7 +27,6 @@ pub(super) struct SharePosition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ComputationId(u64);
 
-/// Shares to compute.
 #[derive(Clone, Debug)]
 pub struct Computation {
     pub(super) id: ComputationId,
@@ -41,7 +40,6 @@ pub struct Computation {
 /// The shares of the members of a pool, in the order of their places.
 #[derive(Clone, Debug)]
 pub struct Shares {
-    /// That of their [`Computation`], if there is one.
     pub(super) id: Option<ComputationId>,
     pub(super) cycle: u64,
     pub(super) parts: Vec<SharePart>,
@@ -70,7 +68,6 @@ impl ComputationId {
 
 impl Computation {
     /// Computes the shares. This takes some thousand instructions for each member.
-    #[must_use]
     pub fn run(&self) -> Shares {
         let rule = PoolRule { capacity: self.capacity, cycle: self.cycle, sharing: &self.sharing };
         Shares { id: Some(self.id), ..compute(&rule, self.position, &self.members) }

@@ -18,11 +18,9 @@ pub struct Claim<'a> {
     pub name: &'a str,
     /// 1 to 2^20, all together at most 2^20.
     pub weight: u32,
-    /// The hits that it asks for.
     pub demand: u32,
     /// The hits that its default is at least, unless the minimums of all exceed the capacity.
     pub min: u32,
-    /// The hits that its share is at most.
     pub max: Option<u32>,
     /// The hits that it was granted already: its allowance is not below them.
     pub granted: u32,
@@ -30,12 +28,9 @@ pub struct Claim<'a> {
     pub is_new: bool,
 }
 
-/// The rules by which a capacity is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Division {
-    /// How members borrow from each other.
     pub borrow: Borrow,
-    /// The hits to divide.
     pub capacity: u32,
     /// The percentage of its default that a member keeps without demand, 0 to 100.
     pub reserve: u32,
@@ -61,7 +56,6 @@ impl Claim<'_> {
 impl Division {
     /// Returns the share of each of `claims`, in their order, for the next cycle. The sum is the capacity, or the sum
     /// of all maximums if that is less. [`Claim::granted`] has no effect.
-    #[must_use]
     pub fn shares(&self, claims: &[Claim<'_>]) -> Vec<u32> {
         let exact = match self.borrow {
             _ if claims.is_empty() => return Vec::new(),
@@ -75,7 +69,6 @@ impl Division {
     /// Returns what each member may have by the end of a cycle in which it asks for [`Claim::demand`] in all. Nobody
     /// gets less than it was [granted](Claim::granted); members above their default lose first. If all demands fit,
     /// they are the sum, and the rest belongs to nobody unless `spread` is set.
-    #[must_use]
     pub fn allowances(&self, claims: &[Claim<'_>], spread: bool) -> Vec<u32> {
         if claims.is_empty() {
             return Vec::new();
@@ -95,19 +88,9 @@ impl Division {
         } else if !fits {
             let floors: Vec<u128> = basis.reserves.iter().zip(&granted).map(|(a, b)| *a.max(b)).collect();
             let floors = if floors.iter().sum::<u128>() <= total { floors } else { granted };
-            let vessels = (0..claims.len()).map(|i| Vessel {
-                weight: claims[i].weight.into(),
-                floor: floors[i],
-                ceiling: Some(demands[i].max(floors[i])),
-            });
-            fill(&vessels.collect::<Vec<_>>(), total)
+            fill_each(claims, total, |i| (floors[i], Some(demands[i].max(floors[i]))))
         } else if spread && self.borrow != Borrow::None {
-            let vessels = claims.iter().zip(&demands).map(|(claim, demand)| Vessel {
-                weight: claim.weight.into(),
-                floor: *demand,
-                ceiling: ceiling(claim).map(|max| max.max(*demand)),
-            });
-            fill(&vessels.collect::<Vec<_>>(), total)
+            fill_each(claims, total, |i| (demands[i], ceiling(&claims[i]).map(|max| max.max(demands[i]))))
         } else {
             Fractions { numerators: demands, denominator: 1 }
         };
@@ -115,7 +98,6 @@ impl Division {
     }
 
     /// Returns the default of each of `claims`, rounded up, but at most its maximum.
-    #[must_use]
     pub fn default_shares(&self, claims: &[Claim<'_>]) -> Vec<u32> {
         let Fractions { numerators, denominator } = self.defaults(claims);
         let up = |default: &u128| u32::try_from(default.div_ceil(denominator)).unwrap_or(u32::MAX);
@@ -170,12 +152,7 @@ impl Division {
                 denominator: least / common,
             };
         }
-        let vessels = claims.iter().map(|claim| Vessel {
-            weight: claim.weight.into(),
-            floor: claim.least(),
-            ceiling: claim.max.map(u128::from),
-        });
-        fill(&vessels.collect::<Vec<_>>(), capacity)
+        fill_each(claims, capacity, |i| (claims[i].least(), claims[i].max.map(u128::from)))
     }
 
     /// In units that make all of it whole. In the middle of a cycle, a maximum is at least what was `granted`.
@@ -236,15 +213,12 @@ impl Division {
         let DivisionBasis { unit, reserves, demands, .. } = self.basis(claims, false);
         let total = u128::from(self.capacity) * unit;
         let is_short = demands.iter().sum::<u128>() > total;
-        let vessels = (0..claims.len()).map(|i| {
-            let weight = claims[i].weight.into();
+        let Fractions { numerators, denominator } = fill_each(claims, total, |i| {
             if is_short {
-                return Vessel { weight, floor: reserves[i], ceiling: Some(demands[i].max(reserves[i])) };
+                return (reserves[i], Some(demands[i].max(reserves[i])));
             }
-            let max = claims[i].max.map(|max| (u128::from(max) * unit).max(demands[i]));
-            Vessel { weight, floor: demands[i], ceiling: max }
+            (demands[i], claims[i].max.map(|max| (u128::from(max) * unit).max(demands[i])))
         });
-        let Fractions { numerators, denominator } = fill(&vessels.collect::<Vec<_>>(), total);
         Fractions { numerators, denominator: unit * denominator }
     }
 
@@ -303,12 +277,7 @@ fn by_demand_above(needs: &[Need], claims: &[Claim<'_>], total: u128) -> Fractio
             .map(|(need, keeps)| if *keeps { need.granted } else { need.base() })
             .sum();
         let Some(left) = total.checked_sub(base) else {
-            let vessels = needs.iter().zip(claims).map(|(need, claim)| Vessel {
-                weight: claim.weight.into(),
-                floor: need.granted,
-                ceiling: Some(need.base()),
-            });
-            return fill(&vessels.collect::<Vec<_>>(), total);
+            return fill_each(claims, total, |i| (needs[i].granted, Some(needs[i].base())));
         };
         let is_short = |i: usize| !keeps[i] && needs[i].lacks() > 0;
         let lacks: u128 = (0..needs.len()).filter(|i| is_short(*i)).map(|i| needs[i].lacks()).sum();
@@ -331,6 +300,15 @@ fn by_demand_above(needs: &[Need], claims: &[Claim<'_>], total: u128) -> Fractio
             keeps[i] = true;
         }
     }
+}
+
+/// [`fill`] of `claims` by their weights, where `bounds` returns the floor and the ceiling of each.
+fn fill_each(claims: &[Claim<'_>], total: u128, bounds: impl Fn(usize) -> (u128, Option<u128>)) -> Fractions {
+    let vessel = |(i, claim): (usize, &Claim<'_>)| {
+        let (floor, ceiling) = bounds(i);
+        Vessel { weight: claim.weight.into(), floor, ceiling }
+    };
+    fill(&claims.iter().enumerate().map(vessel).collect::<Vec<_>>(), total)
 }
 
 fn gcd(a: u128, b: u128) -> u128 {

@@ -7,7 +7,6 @@ pub const LEAST_AHEAD: u32 = 3;
 /// What a member may have in a cycle, as an instance has computed it from the last [`PoolTable`](super::PoolTable).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// The hits of all members.
     pub capacity: u32,
     /// The hits that are kept for the member although it has not asked for them. 0 if nothing is lent within the cycle.
     pub own: u32,
@@ -20,9 +19,7 @@ pub struct Terms {
 /// What was granted in a cycle: to all members, and to the one that asks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// The hits that all members were granted.
     pub total: u32,
-    /// The hits that the member was granted.
     pub granted: u32,
 }
 

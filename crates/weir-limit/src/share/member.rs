@@ -19,14 +19,12 @@ pub(super) struct Forecast {
     pub(super) has_room: bool,
 }
 
-/// What a pool knows about a member.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberState {
     /// The hits that it asked for in the last cycle.
     pub demand: u32,
     /// The hits that it has asked for in this cycle, admitted or not.
     pub asked: u32,
-    /// The hits that it was granted in this cycle.
     pub granted: u32,
     /// Its share by now: what it may have by the end of the cycle.
     pub allowance: u32,
@@ -36,7 +34,6 @@ pub struct MemberState {
     pub default: u32,
     /// The last cycle in which it asked for hits.
     pub last_cycle: u64,
-    /// Whether this is its first cycle.
     pub is_new: bool,
     /// The step in which it arrived, if it is new.
     pub arrived_in: u32,
@@ -50,22 +47,9 @@ pub struct MemberState {
 }
 
 impl MemberState {
-    pub(super) const fn arriving(cycle: u64, step: u32) -> Self {
-        Self {
-            demand: 0,
-            asked: 0,
-            granted: 0,
-            allowance: 0,
-            own: 0,
-            default: 0,
-            last_cycle: cycle,
-            is_new: true,
-            arrived_in: step,
-            admitted_in_all: 0,
-            rejected_in_all: 0,
-            past: [0; PACE_STEPS + 1],
-            standing: Standing { weight: 1, is_named: false },
-        }
+    pub(super) fn arriving(cycle: u64, step: u32) -> Self {
+        let standing = Standing { weight: 1, is_named: false };
+        Self { last_cycle: cycle, is_new: true, arrived_in: step, standing, ..Self::default() }
     }
 
     pub(super) fn allow(&mut self, allowance: u32, default: u32) {

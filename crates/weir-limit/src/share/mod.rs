@@ -32,12 +32,9 @@ pub const MAX_MEMBERS: u32 = 1_024;
 /// The highest sum of the weights of all members.
 pub const MAX_WEIGHTS: u32 = 1 << 20;
 
-/// How the capacity of a pool is shared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sharing {
-    /// How members borrow from each other.
     pub borrow: Borrow,
-    /// When they do.
     pub lend: Lend,
     /// The percentage of its default that a member keeps without demand, 0 to 100.
     pub reserve: u32,
@@ -45,7 +42,6 @@ pub struct Sharing {
     pub headroom: u32,
     /// The weights of named members, which always have a place; 1 to 2^20. All others have the weight 1.
     pub weights: BTreeMap<Box<str>, u32>,
-    /// What becomes of requests whose member has no name.
     pub anonymous: Anonymous,
     /// The cycles without demand after which a member is none any more.
     pub forget_after: u32,
@@ -113,14 +109,11 @@ impl Default for Sharing {
 
 impl Sharing {
     /// Returns the most members that are not named, with [`OTHER`]. All members together are [`MAX_MEMBERS`] at most.
-    #[must_use]
     pub fn places(&self) -> u32 {
         let named = u32::try_from(self.weights.len()).unwrap_or(u32::MAX);
         self.max_members.min(MAX_MEMBERS.saturating_sub(named))
     }
 
-    /// Returns the weight of the member `name`.
-    #[must_use]
     pub fn weight(&self, name: &str) -> u32 {
         self.weights.get(name).copied().unwrap_or(1)
     }

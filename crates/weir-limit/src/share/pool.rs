@@ -49,7 +49,6 @@ pub(super) struct StepSpan {
     end: Timestamp,
 }
 
-/// The decision about a request of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolDecision {
     /// Whether the hits are admitted, and counted.
@@ -70,7 +69,6 @@ impl Pool {
     /// Returns an empty pool that many threads use: with more than [`AT_ONCE`] members, shares are computed beside
     /// decisions. Until then these follow the shares in force, and a new member has its default. The caller asks
     /// [`Pool::is_due`] after each call, and brings what [`Pool::begin_shares`] returns back to [`Pool::install`].
-    #[must_use]
     pub fn concurrent() -> Self {
         Self { is_beside: true, ..Self::default() }
     }
@@ -149,7 +147,6 @@ impl Pool {
     }
 
     /// Looks like [`Pool::look`], in the step that has begun last. `reset` is the time until the cycle ends.
-    #[must_use]
     pub fn look_in_step(&self, rule: &PoolRule<'_>, value: &str, reset: Period) -> PoolDecision {
         let left = rule.capacity.saturating_sub(self.granted);
         let member = self.members.get(value).or_else(|| self.members.get(OTHER));
@@ -192,49 +189,38 @@ impl Pool {
     }
 
     /// Returns its members by name, in no order, as of the last request.
-    #[must_use]
     pub fn members(&self) -> impl ExactSizeIterator<Item = (&str, &MemberState)> {
         self.members.iter()
     }
 
-    /// Returns a copy of all members.
-    #[must_use]
     pub fn copied(&self) -> Vec<(Arc<str>, MemberState)> {
         self.members.row().to_vec()
     }
 
-    /// Returns the member `name`.
-    #[must_use]
     pub fn member(&self, name: &str) -> Option<&MemberState> {
         self.members.get(name)
     }
 
-    /// Returns whether `name` is a member.
-    #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.members.place(name).is_some()
     }
 
     /// Returns the hits that all members were granted in the cycle of the last request.
-    #[must_use]
     pub const fn granted(&self) -> u32 {
         self.granted
     }
 
     /// Returns the hits that all members were granted in the last cycle, and the capacity.
-    #[must_use]
     pub const fn usage(&self) -> (u32, u32) {
         (self.granted_before, self.capacity)
     }
 
     /// Returns the number of the cycle of the last request, counted from the Unix epoch.
-    #[must_use]
     pub const fn cycle(&self) -> Option<u64> {
         self.cycle
     }
 
     /// Returns the instant from which it is no different from a new pool, if the last request was demand.
-    #[must_use]
     pub fn idle_at(&self, rule: &PoolRule<'_>) -> Timestamp {
         let Some(cycle) = self.cycle else { return Timestamp::default() };
         let forgotten = cycle + u64::from(rule.sharing.forget_after) + 1;
@@ -361,19 +347,15 @@ impl Pool {
     }
 
     /// Returns whether shares are to be computed, and nobody does.
-    #[must_use]
     pub const fn is_due(&self) -> bool {
         self.is_due && self.computing.is_none()
     }
 
-    /// Returns whether shares are being computed.
-    #[must_use]
     pub const fn is_computing(&self) -> bool {
         self.computing.is_some()
     }
 
     /// Begins to compute shares, if [`Pool::is_due`]. Copies all members, some ten instructions for each.
-    #[must_use]
     pub fn begin_shares(
         &mut self,
         capacity: u32,
@@ -402,10 +384,6 @@ impl Pool {
     }
 
     /// Checks its sums, for tests.
-    ///
-    /// # Panics
-    ///
-    /// If they are not those of its members.
     pub fn assert_invariants(&self) {
         let (mut kept, mut census) = (0, Census::default());
         for (_, member) in self.members.iter() {

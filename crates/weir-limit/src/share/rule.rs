@@ -1,5 +1,3 @@
-//! What a pool is asked under, and the steps of its cycles.
-
 use super::{Lend, Sharing};
 use crate::units::{Period, Timestamp};
 
@@ -15,22 +13,18 @@ pub struct PoolRule<'a> {
     pub capacity: u32,
     /// The time of a cycle, which begins at a multiple of it since the Unix epoch.
     pub cycle: Period,
-    /// How they are shared.
     pub sharing: &'a Sharing,
 }
 
 // === impl PoolRule ===
 
 impl PoolRule<'_> {
-    /// Returns the number of steps of a cycle.
-    #[must_use]
     pub fn steps(&self) -> u32 {
         let steps = self.cycle.as_nanos() / MIN_STEP.as_nanos();
         u32::try_from(steps).map_or(MAX_STEPS, |steps| steps.clamp(MIN_STEPS, MAX_STEPS))
     }
 
     /// Returns the cycle of `now`, and the step of it.
-    #[must_use]
     pub fn place(&self, now: Timestamp) -> (u64, u32) {
         let (now, period) = (now.as_nanos(), self.cycle.as_nanos());
         let (cycle, elapsed) = (now / period, now % period);
@@ -39,7 +33,6 @@ impl PoolRule<'_> {
     }
 
     /// Returns the instants at which the step of `now` begins and ends, and its cycle ends.
-    #[must_use]
     pub fn span(&self, now: Timestamp) -> [Timestamp; 3] {
         let (cycle, step) = self.place(now);
         let (period, steps) = (u128::from(self.cycle.as_nanos()), u128::from(self.steps()));

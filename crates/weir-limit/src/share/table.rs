@@ -12,26 +12,18 @@ use super::{
 pub struct PoolTable {
     /// The number of the cycle, counted from the Unix epoch.
     pub cycle: u64,
-    /// The hits that all members were granted.
     pub total: u32,
-    /// The members, in any order.
     pub members: Vec<MemberCounts>,
 }
 
-/// What the store has counted of one member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberCounts {
-    /// Its name.
     pub name: Box<str>,
-    /// The hits that it asked for in the last cycle.
     pub demand: u32,
-    /// The hits that it has asked for in this cycle.
     pub asked: u32,
-    /// The hits that it was granted in this cycle.
     pub granted: u32,
     /// The last cycle in which it asked for hits.
     pub last_cycle: u64,
-    /// Whether this is its first cycle.
     pub is_new: bool,
 }
 
@@ -79,7 +71,6 @@ impl Pool {
     }
 
     /// Returns what the store is told of the member `name`, which becomes one if there is a place for it.
-    #[must_use]
     pub fn terms(&mut self, rule: &PoolRule<'_>, name: &str) -> Terms {
         let (capacity, sharing) = (rule.capacity, rule.sharing);
         let place = self.place_for(rule, name);
@@ -94,7 +85,6 @@ impl Pool {
     }
 
     /// Returns what all members, and the one of this `name`, were granted in this cycle.
-    #[must_use]
     pub fn account(&self, name: &str) -> Account {
         let granted = self.members.get(name).map_or(0, |member| member.granted);
         Account { total: self.granted, granted }
@@ -110,7 +100,6 @@ impl Pool {
     }
 
     /// Returns the hits that are kept for members that have not asked for all of their own part.
-    #[must_use]
     pub const fn kept(&self) -> u64 {
         self.kept
     }

@@ -188,7 +188,6 @@ impl AskingLines {
         state.ring();
     }
 
-    /// Has the sleeper look at the rules again.
     pub(super) fn ring(&self) {
         self.state.lock().ring();
     }

@@ -24,7 +24,6 @@ const STEP: Period = Period::from_secs(10);
 /// How the numbers of instances that rules take from DNS are looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsSettings {
-    /// The name servers.
     pub name_servers: NameServers,
     /// The time between two look-ups of a name. A fifth of it until all names were found.
     pub refresh: Duration,
@@ -68,7 +67,6 @@ impl Default for DnsSettings {
 
 impl DnsInstances {
     /// Looks up nothing yet.
-    #[must_use]
     pub fn new(settings: DnsSettings) -> Self {
         Self { settings, numbers: BTreeMap::new(), next_look_up: Instant::now() }
     }
@@ -93,7 +91,6 @@ impl DnsInstances {
     }
 
     /// The number of instances behind `name`; [`UNKNOWN_INSTANCES`](weir_limit::part::UNKNOWN_INSTANCES) before the first answer.
-    #[must_use]
     pub fn of(&self, name: &str) -> NonZeroU16 {
         self.numbers.get(name).map_or(UNKNOWN_INSTANCES, |number| number.instances)
     }

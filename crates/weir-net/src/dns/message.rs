@@ -4,29 +4,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::name::{DnsName, MAX_NAME};
 
-/// A kind of record that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordKind {
-    /// An IPv4 address.
     A = 1,
-    /// An IPv6 address.
     Aaaa = 28,
-    /// A host and a port.
     Srv = 33,
 }
 
-/// A record of an answer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Record {
-    /// An address.
     Address(IpAddr),
-    /// Where a service is.
-    Service {
-        /// The name of the host.
-        host: String,
-        /// The port.
-        port: u16,
-    },
+    Service { host: String, port: u16 },
 }
 
 const INTERNET: u16 = 1;
@@ -42,7 +30,6 @@ const OPT_BYTES: usize = 11;
 /// Pointers included: a name may point to itself.
 const MAX_LABELS: usize = 128;
 
-/// What a name server answered.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum DnsAnswer {
     /// What the records say, each once, in no order.
@@ -52,7 +39,6 @@ pub(super) enum DnsAnswer {
     Malformed,
 }
 
-/// Encodes a query for `name`.
 pub(super) fn query(name: &DnsName, kind: RecordKind, id: u16) -> Vec<u8> {
     const RECURSION_DESIRED: u16 = 0x0100;
     let mut query = Vec::with_capacity(300);

@@ -18,7 +18,6 @@ pub struct DnsName {
 
 impl DnsName {
     /// Parses a name of labels of letters, digits, hyphens and underscores.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let absolute = text.strip_suffix('.');
         let name = absolute.unwrap_or(text);
@@ -31,7 +30,6 @@ impl DnsName {
     }
 
     /// Parses a name that has SRV records, of the form `_service._protocol.name`.
-    #[must_use]
     pub fn parse_service(text: &str) -> Option<Self> {
         let name = Self::parse(text)?;
         let labels: Vec<&str> = name.labels().collect();

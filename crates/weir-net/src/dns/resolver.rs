@@ -21,7 +21,6 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 const TIMEOUT: Duration = Duration::from_secs(2);
 const ATTEMPTS: usize = 2;
 
-/// The name servers that look up names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum NameServers {
     /// Those of `/etc/resolv.conf`, which is read for each look-up, with the domains that it searches.
@@ -101,7 +100,6 @@ async fn look_up_at(
     }))
 }
 
-/// Asks one server after the other until one answers.
 async fn ask_any(
     config: &ResolverConfig,
     name: &DnsName,

@@ -12,37 +12,28 @@ const MAX_NAME: usize = 200;
 /// When a certificate is valid, in seconds since the epoch, both ends included (RFC 5280, section 4.1.2.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Validity {
-    /// The first second.
     pub not_before: u64,
-    /// The last second.
     pub not_after: u64,
 }
 
-/// A certificate in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CertificateDates {
-    /// The setting that names the file.
     pub setting: &'static str,
     /// Its place in the file, from 1.
     pub position: usize,
     /// The name of its owner, shortened, without control characters.
     pub subject: String,
-    /// When it is valid.
     pub validity: Validity,
 }
 
-/// Why a chain of certificates cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BrokenChain {
-    /// A certificate cannot be parsed.
     #[error("certificate {0} is not in X.509 format")]
     Unreadable(usize),
-    /// A certificate's signature is not that of its issuer.
     #[error("certificate {certificate} names certificate {issuer} as its issuer, which has not signed it")]
     WrongSignature {
         /// Its place in the file, from 1.
         certificate: usize,
-        /// The place of its issuer.
         issuer: usize,
     },
 }
@@ -70,7 +61,6 @@ impl Validity {
     }
 
     /// Returns the length of this time, in seconds.
-    #[must_use]
     pub const fn lifetime(self) -> u64 {
         self.not_after.saturating_sub(self.not_before)
     }

@@ -1,5 +1,3 @@
-//! The configuration of a TLS client.
-
 use std::{path::PathBuf, sync::Arc};
 
 use tokio::task::spawn_blocking;
@@ -16,7 +14,6 @@ use super::{
 pub struct ClientTls {
     /// Certificate authorities to trust beside those that the system trusts.
     pub ca: Option<PathBuf>,
-    /// The client's certificate chain and its private key.
     pub client: Option<(PathBuf, PathBuf)>,
     /// Accepts a certificate for another name.
     pub any_name: bool,
@@ -25,11 +22,8 @@ pub struct ClientTls {
 /// The settings that name the files of a [`ClientTls`], for errors.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientTlsNames {
-    /// Of [`ClientTls::ca`].
     pub ca: &'static str,
-    /// Of the client's certificate chain.
     pub certificate: &'static str,
-    /// Of the client's private key.
     pub key: &'static str,
 }
 
@@ -37,10 +31,6 @@ pub struct ClientTlsNames {
 
 impl ClientTls {
     /// Loads the configuration of one connection, which offers the protocols `alpn`. Blocks on file access.
-    ///
-    /// # Errors
-    ///
-    /// [`TlsError`], with the setting of the file in question from `names`.
     pub fn load(&self, names: &ClientTlsNames, alpn: &[&[u8]]) -> Result<Arc<ClientConfig>, TlsError> {
         let provider = provider();
         let verifier = ServerVerifier::new(self.anchors(names)?, self.any_name, Arc::clone(&provider))?;
@@ -62,10 +52,6 @@ impl ClientTls {
     }
 
     /// Does [`ClientTls::load`] on a thread that may block: the system's files have some hundred certificates.
-    ///
-    /// # Errors
-    ///
-    /// [`TlsError`], as [`ClientTls::load`].
     pub async fn load_aside(
         self,
         names: ClientTlsNames,

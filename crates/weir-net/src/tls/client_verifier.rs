@@ -1,5 +1,3 @@
-//! Verification of client certificates.
-
 use std::sync::Arc;
 
 use tokio_rustls::rustls::{
@@ -41,7 +39,6 @@ pub struct WrongClientName {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("its authority is not valid: {subject}")]
 pub struct EndedAuthority {
-    /// Its name.
     pub subject: String,
 }
 
@@ -73,7 +70,6 @@ const MAX_SHOWN: (usize, usize) = (5, 200);
 
 impl ClientName {
     /// Parses a DNS name, an IP address, or a URI, which has a scheme and `://`.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         match text.split_once("://") {

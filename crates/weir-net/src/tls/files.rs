@@ -1,5 +1,3 @@
-//! Certificates and private keys in PEM files.
-
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -15,30 +13,18 @@ use super::certificate::{BrokenChain, CertificateDates, check_chain};
 /// Why TLS cannot be set up. A file is named by its setting and its path.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read.
     #[error("cannot read {0}: {1}")]
     Read(String, io::Error),
-    /// A file does not hold the expected content.
     #[error("{0}, holds no {1} in PEM format")]
     Content(String, &'static str),
-    /// A file holds a certificate that cannot be used.
     #[error("{0}: {1}")]
     Certificate(String, Error),
-    /// A file holds a chain of certificates that cannot be used.
     #[error("{0}, holds a broken chain: {1}")]
     Chain(String, BrokenChain),
-    /// A private key does not belong to its certificate.
     #[error("the private key in {key} does not belong to the certificate in {certificate}")]
-    Mismatch {
-        /// The path of the key.
-        key: String,
-        /// The path of the certificate.
-        certificate: String,
-    },
-    /// There is no certificate authority to trust.
+    Mismatch { key: String, certificate: String },
     #[error("there is no valid certificate authority to trust, neither the system's nor in the file of {0}")]
     NoRoots(&'static str),
-    /// The contents of the files do not match each other.
     #[error("cannot set up TLS: {0}")]
     Setup(#[from] Error),
 }
@@ -46,9 +32,7 @@ pub enum TlsError {
 /// A file of certificates that a setting names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFile {
-    /// The setting.
     pub setting: &'static str,
-    /// The path.
     pub path: PathBuf,
 }
 
@@ -69,10 +53,6 @@ pub(super) fn shown(path: &Path) -> String {
 
 impl CertificateFile {
     /// Reads the dates of its certificates. Blocks on file access.
-    ///
-    /// # Errors
-    ///
-    /// [`TlsError::Read`] and [`TlsError::Content`].
     pub fn read(&self) -> Result<Vec<CertificateDates>, TlsError> {
         let file = NamedFile { variable: self.setting, path: &self.path };
         Ok(CertificateDates::of(self.setting, &file.certificates(&file.read()?)?))

@@ -1,5 +1,3 @@
-//! The configuration of a TLS server.
-
 use std::{fmt, path::PathBuf, sync::Arc};
 
 use tokio_rustls::rustls::{Error, ServerConfig, server::NoServerSessionStorage};
@@ -16,7 +14,6 @@ const CERTIFICATE: &str = "GRPC_SERVER_TLS_CERT";
 const KEY: &str = "GRPC_SERVER_TLS_KEY";
 const CLIENT_CA: &str = "GRPC_CLIENT_TLS_CACERT";
 
-/// The TLS of the gRPC server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerTls {
     /// `GRPC_SERVER_TLS_CERT`: the certificate chain.
@@ -29,7 +26,6 @@ pub struct ServerTls {
     pub client_names: Vec<ClientName>,
 }
 
-/// The contents of the files of a [`ServerTls`].
 #[derive(Clone, PartialEq, Eq)]
 pub struct ServerTlsFiles {
     certificate: Vec<u8>,
@@ -40,8 +36,6 @@ pub struct ServerTlsFiles {
 // === impl ServerTls ===
 
 impl ServerTls {
-    /// Returns the paths of all files.
-    #[must_use]
     pub fn paths(&self) -> Vec<PathBuf> {
         [Some(&self.certificate), Some(&self.key), self.client_ca.as_ref()]
             .into_iter()
@@ -50,21 +44,12 @@ impl ServerTls {
             .collect()
     }
 
-    /// Reads the files. Blocks on file access.
-    ///
-    /// # Errors
-    ///
-    /// [`TlsError::Read`].
     pub fn read(&self) -> Result<ServerTlsFiles, TlsError> {
         let client_ca = self.client_ca_file().map(NamedFile::read).transpose()?;
         Ok(ServerTlsFiles { certificate: self.chain_file().read()?, key: self.key_file().read()?, client_ca })
     }
 
     /// Returns the configuration and the dates of all certificates: the server's own, its chain, clients' authorities.
-    ///
-    /// # Errors
-    ///
-    /// [`TlsError`], if a file has no or unusable content, the chain is broken, or the key does not belong to the certificate.
     pub fn configure(
         &self,
         files: &ServerTlsFiles,

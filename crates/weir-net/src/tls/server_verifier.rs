@@ -30,7 +30,6 @@ pub(super) struct TrustAnchors {
 pub(super) struct ServerVerifier {
     webpki: Arc<WebPkiServerVerifier>,
     anchors: Vec<CertificateDer<'static>>,
-    /// Accepts a certificate for another name.
     any_name: bool,
 }
 

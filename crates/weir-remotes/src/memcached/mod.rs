@@ -70,11 +70,8 @@ struct Batch {
 
 impl MemcachedRemote {
     /// Opens the servers of `settings` and starts to connect in the background. Windows are those of `clock`. Must be
-    /// called within a tokio runtime.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if a file that TLS needs is missing or invalid, but not if a server cannot be reached yet.
+    /// called within a tokio runtime. Fails if a file that TLS needs is missing or invalid, but not if a server cannot
+    /// be reached yet.
     pub fn new(settings: MemcachedSettings, clock: Arc<dyn Clock>) -> Result<Self, TlsError> {
         if let Some(tls) = &settings.tls {
             tls.load(&TLS_NAMES, &[])?;
@@ -84,8 +81,6 @@ impl MemcachedRemote {
         Ok(Self { servers, keys, instances: InstanceSet::default(), timeout, metrics, clock })
     }
 
-    /// Returns the states of its connections.
-    #[must_use]
     pub fn state(&self) -> ConnectionStates {
         self.servers.states()
     }

@@ -11,18 +11,14 @@ use weir_net::{
 };
 use weir_store::name::KeySettings;
 
-/// The Memcached servers that instances share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemcachedSettings {
-    /// The servers.
     pub servers: ServerSource,
     /// `MEMCACHE_TLS`: except for unix sockets. The files are read again for every connection.
     pub tls: Option<ClientTls>,
-    /// The keys of counters.
     pub keys: KeySettings,
     /// The longest time for one command, and for making one connection.
     pub timeout: Duration,
-    /// The wait before connecting again.
     pub backoff: Backoff,
 }
 
@@ -37,7 +33,6 @@ pub enum ServerSource {
         name: DnsName,
         /// `MEMCACHE_SRV_REFRESH`: the time between two look-ups; none to look up once.
         refresh: Option<Duration>,
-        /// Who looks it up.
         name_servers: NameServers,
     },
 }
@@ -45,8 +40,6 @@ pub enum ServerSource {
 // === impl MemcachedSettings ===
 
 impl MemcachedSettings {
-    /// Returns the settings for `servers`, with defaults for everything else.
-    #[must_use]
     pub fn new(servers: ServerSource) -> Self {
         Self {
             servers,

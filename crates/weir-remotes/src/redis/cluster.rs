@@ -55,7 +55,6 @@ pub(super) struct Cluster {
 // === impl Cluster ===
 
 impl Cluster {
-    /// Looks the slots up in the background.
     pub(super) fn open(
         endpoint: Arc<RedisEndpoint>,
         seeds: Vec<Address>,

@@ -100,9 +100,6 @@ impl PreparedCommand {
     }
 
     pub(super) fn outcome(&self, value: &Value) -> CommandOutcome<Reply> {
-        if let Value::ServerError(error) = value {
-            return error_outcome(error);
-        }
         match &self.encoded {
             EncodedCommand::Count { .. } => CommandOutcome::Done(self.count_reply(value)),
             EncodedCommand::Run { .. } => match script::reply(value, &self.target, self.at) {
@@ -160,7 +157,6 @@ fn increment(target: &Target, exchange: &Exchange, at: Timestamp) -> Option<u64>
 // === impl EncodedCommand ===
 
 impl EncodedCommand {
-    /// Determines the server to send the command to.
     pub(super) fn key(&self) -> &str {
         match self {
             Self::Count { key, .. } => key,

@@ -18,7 +18,7 @@ use super::{
 use weir_limit::{
     Bucket, Direction, Hits, OverLimitPolicy, Period, Refill, Tier, Timestamp, decide, decision_from_store,
 };
-use weir_store::{encoding, remote::Target};
+use weir_store::remote::Target;
 
 const NOW: Timestamp = Timestamp::from_secs(1_234_567_890);
 
@@ -50,11 +50,6 @@ pub fn reply(input: &[u8]) {
     let value = Value::BulkString(text.to_vec());
     let Ok(ScriptReply::Applied(reply)) = script::reply(&value, target, NOW) else { return };
     assert_eq!(reply.counters.len(), target.tiers.len());
-    for (tier, counter) in target.tiers.iter().zip(&reply.counters) {
-        let text = encoding::encode(counter, 7);
-        let (again, _) = encoding::decode(tier, NOW, &text).expect("weir's own text");
-        assert_eq!(encoding::encode(&again, 7), text, "encoding is stable");
-    }
     for hits in [0, 1, 5, u64::MAX].map(Hits) {
         for over in [false, true] {
             let policy = OverLimitPolicy::Ignore;

@@ -3,7 +3,7 @@
 use redis::Value;
 
 use super::{
-    command::{self, CommandOutcome, EncodedCommand},
+    command::{CommandOutcome, EncodedCommand},
     request::NodeRequest,
     script,
 };
@@ -42,10 +42,7 @@ impl NodeRequest for HeartbeatRequest {
     }
 
     fn outcome(&self, value: &Value) -> CommandOutcome<Members> {
-        match value {
-            Value::ServerError(error) => command::error_outcome(error),
-            _ => CommandOutcome::Done(members(value).ok_or_else(malformed_reply)),
-        }
+        CommandOutcome::Done(members(value).ok_or_else(malformed_reply))
     }
 }
 

@@ -72,10 +72,7 @@ struct CommandRequest<'a> {
 
 impl RedisRemote {
     /// Opens the Redis of `settings` and starts to connect in the background. Must be called within a tokio runtime.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if a file that TLS needs is missing or invalid, but not if the server cannot be reached yet.
+    /// Fails if a file that TLS needs is missing or invalid, but not if the server cannot be reached yet.
     pub fn new(settings: RedisSettings) -> Result<Self, TlsError> {
         Self::open(settings, None)
     }
@@ -100,8 +97,6 @@ impl RedisRemote {
         })
     }
 
-    /// Returns the states of its connections.
-    #[must_use]
     pub fn state(&self) -> ConnectionStates {
         let mut state = ConnectionStates { servers: Vec::new(), error: None, one_is_enough: false };
         for pool in [&self.main].into_iter().chain(&self.per_second) {

@@ -4,7 +4,7 @@ use redis::Value;
 use smallvec::SmallVec;
 
 use super::{
-    command::{self, CommandOutcome, EncodedCommand},
+    command::{CommandOutcome, EncodedCommand},
     request::NodeRequest,
     script,
 };
@@ -98,7 +98,6 @@ impl NodeRequest for ShareRequest {
 
     fn outcome(&self, value: &Value) -> CommandOutcome<PoolOutcome> {
         let outcome = match value {
-            Value::ServerError(error) => return command::error_outcome(error),
             Value::Array(parts) => table(parts),
             _ => text(value).and_then(granted),
         };

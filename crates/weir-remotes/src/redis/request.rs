@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::{
-    command::{CommandOutcome, EncodedCommand},
+    command::{CommandOutcome, EncodedCommand, error_outcome},
     connection::RedisServer,
 };
 use crate::transport::malformed_reply;
@@ -21,6 +21,7 @@ pub(super) trait NodeRequest {
 
     fn encoded(&self) -> &EncodedCommand;
 
+    /// Of a `value` that is no error.
     fn outcome(&self, value: &Value) -> CommandOutcome<Self::Reply>;
 
     fn move_to_window(&mut self, _now: Timestamp) {}
@@ -60,7 +61,10 @@ impl<R: NodeRequest> RoutedRequest<R> {
         // the reply to `ASKING` goes before each
         let asking = usize::from(self.route.is_asking);
         let mut own = values.take(self.request.encoded().commands() * (1 + asking));
-        let outcome = own.nth(asking).map(|value| self.request.outcome(&value));
+        let outcome = own.nth(asking).map(|value| match &value {
+            Value::ServerError(error) => error_outcome(error),
+            value => self.request.outcome(value),
+        });
         own.for_each(drop);
         outcome.unwrap_or_else(|| CommandOutcome::Done(Err(malformed_reply())))
     }

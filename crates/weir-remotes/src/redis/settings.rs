@@ -10,16 +10,13 @@ use weir_net::{
 };
 use weir_store::name::KeySettings;
 
-/// The Redis that instances share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisSettings {
     /// The Redis of all counters that are not in `per_second`.
     pub main: RedisEndpoint,
     /// `REDIS_PERSECOND`: the Redis of limits with a period of one second, if it is another one.
     pub per_second: Option<RedisEndpoint>,
-    /// The keys of counters.
     pub keys: KeySettings,
-    /// The wait before connecting again.
     pub backoff: Backoff,
     /// `REDIS_STARTUP_MAX_ELAPSED_TIME`: the service must connect within this to start; none to start without.
     pub connect_within: Option<Duration>,
@@ -28,7 +25,6 @@ pub struct RedisSettings {
 /// One Redis, of one server or of many.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisEndpoint {
-    /// The servers, and how to find them.
     pub topology: Topology,
     /// `REDIS_AUTH`, or from the URL.
     pub auth: Option<Auth>,
@@ -51,11 +47,8 @@ pub(super) enum Login {
 /// The servers of a Redis, and how to find them: `REDIS_TYPE` and `REDIS_URL`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Topology {
-    /// One server.
     Single(Address),
-    /// The master that sentinels report.
     Sentinel {
-        /// The name of the master at the sentinels.
         master: String,
         /// The sentinels, at least one.
         sentinels: Vec<Address>,
@@ -66,7 +59,6 @@ pub enum Topology {
     Cluster(Vec<Address>),
 }
 
-/// The credentials of weir.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Auth {
     /// The user, or none for Redis' default user.
@@ -79,7 +71,6 @@ pub struct Auth {
 
 impl RedisSettings {
     /// Returns the settings for one server at `address`, with defaults for everything else.
-    #[must_use]
     pub fn single(address: Address) -> Self {
         Self {
             main: RedisEndpoint::new(Topology::Single(address)),
@@ -100,8 +91,6 @@ impl RedisSettings {
 // === impl RedisEndpoint ===
 
 impl RedisEndpoint {
-    /// Returns a Redis with `topology`, without authentication and TLS.
-    #[must_use]
     pub fn new(topology: Topology) -> Self {
         let timeout = Duration::from_secs(10);
         Self { topology, auth: None, tls: None, database: 0, timeout, variables: "REDIS_" }

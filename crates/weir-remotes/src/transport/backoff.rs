@@ -1,5 +1,3 @@
-//! The wait before connecting again.
-
 use std::time::Duration;
 
 /// The wait before connecting again. It doubles with each failure, less up to a quarter at random, to spread instances.

@@ -1,5 +1,3 @@
-//! The metrics of the connections to a store.
-
 use std::time::{Duration, Instant};
 
 use weir_observe::{counter::Counter, histogram::Histogram, text::shortened, throttle::Throttle};

@@ -1,25 +1,19 @@
-//! The states of the connections to servers.
-
 use std::time::Instant;
 
 use weir_observe::text::shortened;
 
 const MAX_TEXT: usize = 1_000;
 
-/// The state of the connection to one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerState {
     /// The server's address, or the name of the master where sentinels find it.
     pub name: String,
-    /// Whether there is a connection.
     pub connected: bool,
     /// The time of the last change of `connected`.
     pub since: Instant,
-    /// The last failure.
     pub error: Option<String>,
 }
 
-/// The states of the connections to the servers of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionStates {
     /// One for each known server; none in a cluster whose slots are not known yet.
@@ -33,20 +27,15 @@ pub struct ConnectionStates {
 // === impl ConnectionStates ===
 
 impl ConnectionStates {
-    /// Returns whether every server is known and connected.
-    #[must_use]
     pub fn is_connected(&self) -> bool {
         self.error.is_none() && !self.servers.is_empty() && self.servers.iter().all(|server| server.connected)
     }
 
-    /// Returns whether an attempt to connect has failed.
-    #[must_use]
     pub fn has_failed(&self) -> bool {
         self.error.is_some() || self.servers.iter().any(|server| !server.connected && server.error.is_some())
     }
 
     /// Returns the servers without a connection and their errors, for people: at most 1,000 characters.
-    #[must_use]
     pub fn failures(&self) -> String {
         let of_server = |server: &ServerState| match &server.error {
             Some(error) if error.starts_with(&server.name) => error.clone(),

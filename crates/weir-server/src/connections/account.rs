@@ -1,5 +1,3 @@
-//! What one connection holds.
-
 use std::{
     sync::{
         Arc,
@@ -27,7 +25,6 @@ pub(crate) const CALL: usize = 6 << 10;
 /// What one connection holds. The thread that serves the connection writes all of it, except for the wish to close it.
 #[derive(Debug)]
 pub(crate) struct ConnectionAccount {
-    /// Bytes of unfinished requests.
     requests: AtomicUsize,
     max_requests: usize,
     /// Bytes that were read since the last request began: those of the next one's header.
@@ -97,7 +94,6 @@ impl ConnectionAccount {
         &self.exceeded
     }
 
-    /// Adds the `bytes` of a response.
     pub(crate) fn respond(&self, bytes: usize) {
         self.responses.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -195,7 +191,6 @@ impl ConnectionAccount {
         self.exceeded.add(Bound::SendTimeout);
     }
 
-    /// Waits until the connection has to be closed.
     pub(crate) async fn closed(&self) {
         self.close.notified().await;
     }

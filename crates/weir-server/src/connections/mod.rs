@@ -37,7 +37,6 @@ const SAMPLE: usize = 64;
 /// The most connections above the bound: those that were asked to close. Connections above that are not served.
 const CLOSING: usize = 64;
 
-/// The open connections.
 #[derive(Debug, Default)]
 pub struct Connections {
     bounds: Bounds,
@@ -54,7 +53,6 @@ struct OpenConnections {
     /// The accounts of open connections, at stable indexes.
     slots: Vec<Option<Arc<ConnectionAccount>>>,
     free: Vec<usize>,
-    /// How many open connections were asked to close.
     closing: usize,
     next_sample: usize,
     /// Connections whose clients have to authenticate, by age, unless they were asked to close.
@@ -73,26 +71,18 @@ pub(super) struct Connection {
 // === impl Connections ===
 
 impl Connections {
-    /// Returns an empty registry with these bounds.
-    #[must_use]
     pub fn new(bounds: Bounds) -> Self {
         Self { bounds, ..Self::default() }
     }
 
-    /// Returns the bounds.
-    #[must_use]
     pub const fn bounds(&self) -> &Bounds {
         &self.bounds
     }
 
-    /// Returns how often each bound was reached.
-    #[must_use]
     pub const fn exceeded(&self) -> &Arc<Exceeded> {
         &self.exceeded
     }
 
-    /// Returns the number of open connections.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.open.lock().count()
     }
@@ -248,7 +238,6 @@ impl Connection {
         &self.account
     }
 
-    /// Records that the client has authenticated.
     pub(super) fn authenticated(&self) {
         if !self.account.is_unauthenticated() {
             return;

@@ -46,7 +46,6 @@ pub(super) enum Method {
     Explain,
 }
 
-/// The service for callers that wait, on a limiter.
 pub struct AcquireService<S> {
     limiter: Arc<Limiter<S>>,
     clock: Arc<dyn Clock>,
@@ -76,10 +75,6 @@ impl<S: Store> AcquireService<S> {
     }
 
     /// Does all of a request but HTTP/2. The response has gRPC's message prefix.
-    ///
-    /// # Errors
-    ///
-    /// The status for the caller: the message is malformed, or it could not be decided.
     pub async fn decide(&self, message: &[u8]) -> Result<Bytes, Status> {
         self.acquire(message, None).await
     }

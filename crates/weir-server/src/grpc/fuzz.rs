@@ -118,7 +118,6 @@ fn agrees(bytes: &[u8]) {
     }
 }
 
-/// Converts what the generated decoder has read.
 pub(crate) fn generated_request(message: &RateLimitRequest) -> Result<Request<'_>, MessageError> {
     let descriptors = message.descriptors.iter().enumerate().map(|(i, message)| descriptor(i, message));
     Ok(Request {
@@ -188,7 +187,6 @@ struct Client {
     unsent: Vec<u8>,
     at_once: usize,
     stays: bool,
-    /// The bytes that it reads.
     accepts: usize,
 }
 

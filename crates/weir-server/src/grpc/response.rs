@@ -1,5 +1,3 @@
-//! Sends responses.
-
 use std::{future::poll_fn, sync::Arc, time::Duration};
 
 use bytes::Bytes;

@@ -31,7 +31,6 @@ use weir_observe::throttle::Throttle;
 use weir_proto as proto;
 use weir_store::Store;
 
-/// A server that is ready to accept connections.
 #[derive(Debug)]
 pub struct Server<S> {
     pub(super) services: Arc<Services<S>>,
@@ -51,7 +50,6 @@ pub(super) struct Services<S> {
     pub(super) tls_rejected: Throttle,
 }
 
-/// Why the server cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The descriptors of the services contradict each other: a fault of the build.
@@ -61,10 +59,6 @@ pub enum ServerError {
 
 impl<S: Store> Server<S> {
     /// Returns a server of `service`, its acquire service, health and reflection, on `threads` threads, at least one.
-    ///
-    /// # Errors
-    ///
-    /// [`ServerError`], if the reflection service cannot be built.
     pub async fn new(
         service: Service<S>,
         healthy: watch::Receiver<bool>,
@@ -99,16 +93,11 @@ impl<S: Store> Server<S> {
     }
 
     /// Accepts TLS connections only, with `certificates`; without any, plain text only.
-    #[must_use]
     pub fn with_tls(self, certificates: Option<Arc<Certificates>>) -> Self {
         Self { certificates, ..self }
     }
 
     /// Serves `listener` until `stop`; then shuts open connections down gracefully, and closes the rest after `drain`.
-    ///
-    /// # Errors
-    ///
-    /// The system's, if it cannot start a thread.
     pub async fn serve(
         self,
         listener: Listener,

@@ -28,7 +28,6 @@ use weir_limiter::Limiter;
 use weir_observe::{MethodStats, Stats};
 use weir_store::{Store, TakeOptions, clock::Clock};
 
-/// The `RateLimitService`, on a limiter.
 pub struct Service<S> {
     limiter: Arc<Limiter<S>>,
     clock: Arc<dyn Clock>,
@@ -45,8 +44,6 @@ const LIGHT: usize = 64 << 10;
 impl<S: Store> Service<S> {
     pub(super) const PATH: &'static str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-    /// Returns a service on `limiter` that reads the time from `clock` and adds `headers` to responses.
-    #[must_use]
     pub fn new(
         limiter: Arc<Limiter<S>>,
         clock: Arc<dyn Clock>,
@@ -58,20 +55,14 @@ impl<S: Store> Service<S> {
         Self { limiter, clock, stats, headers, bounds, exceeded, tracer: None }
     }
 
-    /// Rejects requests that exceed `bounds`, and counts them in `exceeded`.
-    #[must_use]
     pub fn with_bounds(self, bounds: RequestBounds, exceeded: Arc<Exceeded>) -> Self {
         Self { bounds, exceeded, ..self }
     }
 
-    /// Traces requests with `tracer`, if there is one.
-    #[must_use]
     pub fn with_tracer(self, tracer: Option<Arc<Tracer>>) -> Self {
         Self { tracer, ..self }
     }
 
-    /// Returns the service for callers that wait, on the same limiter.
-    #[must_use]
     pub fn acquire_service(&self) -> AcquireService<S> {
         AcquireService::new(Arc::clone(&self.limiter), Arc::clone(&self.clock), self.bounds)
     }
@@ -130,10 +121,6 @@ impl<S: Store> Service<S> {
     }
 
     /// Does all of a request but HTTP/2. The response has gRPC's message prefix. `span` gets how it was decided.
-    ///
-    /// # Errors
-    ///
-    /// The status for the caller: the message is malformed, or it could not be decided.
     pub async fn decide(
         &self,
         message: &[u8],
@@ -143,7 +130,6 @@ impl<S: Store> Service<S> {
         self.decide_within(message, now, span, None).await
     }
 
-    /// Waits for a shared store no longer than `wait`, if the caller bounds it.
     async fn decide_within(
         &self,
         message: &[u8],

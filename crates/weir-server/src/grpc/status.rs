@@ -1,5 +1,3 @@
-//! The mapping of errors to gRPC statuses.
-
 use tonic::Status;
 
 use crate::{connections::TooManyBytes, request::MessageError};

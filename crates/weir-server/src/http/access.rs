@@ -23,12 +23,10 @@ use weir_store::Store;
 /// `WEIR_JSON`: who may use `/json` and `/v1/acquire`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JsonAccess {
-    /// Everybody who reaches the port.
     #[default]
     Everybody,
     /// Clients on this host, or in this pod.
     Loopback,
-    /// Nobody.
     Nobody,
 }
 

@@ -1,5 +1,3 @@
-//! The state that the pages of the HTTP servers share.
-
 use std::{fmt, sync::Arc};
 
 use crate::{headers::ResponseHeaders, health::Health};
@@ -14,15 +12,12 @@ pub struct ServiceContext<S> {
     pub limiter: Arc<Limiter<S>>,
     /// Shown by `/metrics` and `/stats`.
     pub stats: Arc<Stats>,
-    /// The time of each request.
     pub clock: Arc<dyn Clock>,
     /// Shown by `/healthcheck`.
     pub health: Health,
-    /// The headers of every response.
     pub headers: ResponseHeaders,
     /// Traces requests at `/json`; none if requests are not traced.
     pub tracer: Option<Arc<Tracer>>,
-    /// The names of the stats in `/metrics`.
     pub metric_names: MetricNames,
 }
 

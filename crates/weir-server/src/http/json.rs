@@ -227,7 +227,6 @@ impl<S: Store> JsonApi<S> {
         &self.context
     }
 
-    /// Has `hold` account for what decoding `body` takes.
     pub(super) fn check_size(&self, body: &[u8], hold: &mut AccountHold) -> Result<(), JsonError> {
         let objects = objects(body);
         // before they take memory: the request, two objects for a descriptor and its override, and one for an entry
@@ -237,7 +236,6 @@ impl<S: Store> JsonApi<S> {
         Ok(hold.grow_to(2 * body.len() + objects * OBJECT)?)
     }
 
-    /// Returns the message of `body`, encoded.
     pub(super) fn decode(&self, body: &[u8]) -> Result<Vec<u8>, JsonError> {
         let mut json = serde_json::Deserializer::from_slice(body);
         // rejects unknown fields, like the reference

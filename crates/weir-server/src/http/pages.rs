@@ -79,7 +79,6 @@ struct DroppedPage;
 
 impl Pages {
     /// Returns no pages. Counts in `exceeded` each one that is dropped because its clients do not read it.
-    #[must_use]
     pub fn new(exceeded: Arc<Exceeded>) -> Self {
         Self(Arc::new(Shelf {
             turn: Arc::new(Semaphore::new(1)),

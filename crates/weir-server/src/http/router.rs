@@ -1,5 +1,3 @@
-//! The paths of the two HTTP ports.
-
 use axum::{
     Router,
     extract::State,

@@ -1,5 +1,3 @@
-//! Serves the connections of an HTTP port.
-
 use std::{
     convert::Infallible,
     future::{Future, poll_fn},
@@ -30,10 +28,6 @@ use weir_observe::throttle::Throttle;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves `listener` until `stop`, then waits for the responses to open requests. The caller has to bound that time.
-///
-/// # Errors
-///
-/// None at present: a failed accept is tried again.
 pub async fn serve(
     listener: TcpListener,
     router: Router,

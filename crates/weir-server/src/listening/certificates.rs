@@ -30,11 +30,6 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// Loads the files of `tls`.
-    ///
-    /// # Errors
-    ///
-    /// [`TlsError`], if a file cannot be read or used, or the key does not belong to the certificate.
     pub async fn load(tls: ServerTls) -> Result<Arc<Self>, TlsError> {
         let (files, config, dates) = blocking(tls.clone(), |tls| {
             let files = tls.read()?;
@@ -55,7 +50,6 @@ impl Certificates {
     }
 
     /// The dates of all certificates in use: the server's own, its chain, and clients' authorities.
-    #[must_use]
     pub fn dates(&self) -> Arc<Vec<CertificateDates>> {
         self.dates.load_full()
     }

@@ -25,7 +25,6 @@ named! {
     }
 }
 
-/// A failed handshake.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) reason: RefusalReason,

@@ -34,7 +34,6 @@ pub(crate) enum Peer {
     Unknown,
 }
 
-/// Has `stream` join the runtime of the caller.
 pub(crate) fn attach(stream: &mut ServedStream) -> io::Result<()> {
     match stream {
         Either::Left(socket) => socket.attach(),

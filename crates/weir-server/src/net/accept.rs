@@ -1,5 +1,3 @@
-//! Accepting connections on a TCP port or a unix socket.
-
 use std::{
     io,
     net::{SocketAddr, TcpStream},
@@ -19,7 +17,6 @@ use super::{
 /// Idle time before keep-alives, as in Redis, and between them: a vanished client takes up a connection.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_mins(5), Duration::from_secs(30));
 
-/// A listening TCP port or unix socket.
 #[derive(Debug)]
 pub struct Listener(ListenerKind);
 
@@ -34,27 +31,17 @@ enum ListenerKind {
 pub enum Accepted {
     /// A TCP connection, without Nagle's algorithm.
     Tcp(TcpStream),
-    /// A connection on a unix socket.
     Unix(UnixStream),
 }
 
 // === impl Listener ===
 
 impl Listener {
-    /// Listens on a TCP port.
-    ///
-    /// # Errors
-    ///
-    /// [`BindError`], with the system's error.
     pub async fn tcp(address: SocketAddr) -> Result<Self, BindError> {
         Ok(Self(ListenerKind::Tcp(bind_tcp(address).await?)))
     }
 
     /// Listens on a unix socket, and removes its file on drop. Replaces a socket that no process listens on.
-    ///
-    /// # Errors
-    ///
-    /// [`BindError`], if another process listens there or the file is not a socket, or with the system's error.
     pub async fn unix(path: &Path) -> Result<Self, BindError> {
         let failed = |source| BindError { address: format!("unix:{}", path.display()), source };
         let (listener, file) = unix::bind(path).await.map_err(failed)?;
@@ -62,10 +49,6 @@ impl Listener {
     }
 
     /// Returns the bound address, with the actual port if any free port was requested.
-    ///
-    /// # Errors
-    ///
-    /// The system's, if it does not know the address.
     pub fn address(&self) -> io::Result<BoundAddress> {
         match &self.0 {
             ListenerKind::Tcp(listener) => listener.local_addr().map(BoundAddress::Tcp),
@@ -74,10 +57,6 @@ impl Listener {
     }
 
     /// Waits for the next connection. Dropping the future loses none.
-    ///
-    /// # Errors
-    ///
-    /// The system's, as when the process has too many open files.
     pub async fn accept(&self) -> io::Result<Accepted> {
         match &self.0 {
             ListenerKind::Tcp(listener) => {

@@ -1,10 +1,7 @@
-//! How long a connection may live.
-
 use std::{future, time::Duration};
 
 use tokio::time;
 
-/// The bounds on a connection's life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionAge {
     /// The age, plus or minus a tenth, at which the client is asked to open another connection; none for no bound.
@@ -16,12 +13,10 @@ pub struct ConnectionAge {
 // === impl ConnectionAge ===
 
 impl ConnectionAge {
-    /// Waits until a connection that opens now has reached its maximum age.
     pub async fn reached(self) {
         sleep(self.max.map(jittered)).await;
     }
 
-    /// Waits until the grace period that begins now is over.
     pub async fn grace_over(self) {
         sleep(self.grace).await;
     }

@@ -4,30 +4,20 @@ use std::{fmt, io, net::SocketAddr, path::PathBuf};
 
 use tokio::net::TcpListener;
 
-/// The address that a socket is bound to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BoundAddress {
-    /// An IP address and port.
     Tcp(SocketAddr),
-    /// The path of a unix socket.
     Unix(PathBuf),
 }
 
-/// A socket cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}")]
 pub struct BindError {
-    /// The requested address.
     pub address: String,
-    /// The system's error.
     pub source: io::Error,
 }
 
 /// Binds a TCP listener to `address`; port 0 means any free port.
-///
-/// # Errors
-///
-/// [`BindError`], with the system's error.
 pub async fn bind_tcp(address: SocketAddr) -> Result<TcpListener, BindError> {
     TcpListener::bind(address).await.map_err(|source| BindError { address: address.to_string(), source })
 }

@@ -1,5 +1,3 @@
-//! Binding a unix socket, and removing its file with it.
-
 use std::{
     fs, io,
     os::unix::fs::{FileTypeExt as _, MetadataExt as _},

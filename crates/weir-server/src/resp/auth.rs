@@ -1,5 +1,3 @@
-//! The user and password that clients have to give.
-
 use std::fmt;
 
 use ring::digest::{Digest, SHA256, digest};
@@ -18,7 +16,6 @@ pub struct Auth {
 
 impl Auth {
     /// Parses a password, or `user:password`; none if the password or the user is empty.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (user, password) = text.split_once(':').unwrap_or((DEFAULT_USER, text));
         let hash = |text: &str| digest(&SHA256, text.as_bytes());

@@ -86,7 +86,6 @@ struct ConnectionDriver<'a, S, I> {
     session: Session,
     buffer: Vec<u8>,
     ahead: Ahead,
-    /// Accounts for the buffer.
     hold: AccountHold,
     replies: CommandReplies,
     stopping: watch::Receiver<bool>,

@@ -10,7 +10,6 @@ use crate::bounds::MAX_MESSAGE;
 pub(super) struct CommandBounds {
     /// Its name and arguments together.
     pub(super) arguments: usize,
-    /// The bytes of each argument.
     pub(super) bulk: usize,
 }
 

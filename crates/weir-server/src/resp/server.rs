@@ -17,7 +17,6 @@ use crate::{
 };
 use weir_store::Store;
 
-/// A server that is ready to accept connections.
 #[derive(Debug)]
 pub struct Server<S> {
     service: Arc<Service<S>>,
@@ -27,16 +26,11 @@ pub struct Server<S> {
 
 impl<S: Store> Server<S> {
     /// On `threads` threads, at least one. With `certificates`, accepts only TLS connections, and else only plain text.
-    #[must_use]
     pub fn new(service: Service<S>, threads: usize, certificates: Option<Arc<Certificates>>) -> Self {
         Self { service: Arc::new(service), threads, certificates }
     }
 
     /// Serves until `stop`, then closes connections after the commands that have arrived, or after `drain`.
-    ///
-    /// # Errors
-    ///
-    /// The system's, if it cannot start a thread.
     pub async fn serve(
         self,
         listener: Listener,

@@ -1,5 +1,3 @@
-//! What all connections share.
-
 use std::{fmt, sync::Arc, time::Instant};
 
 use super::{auth::Auth, stats::RespStats};
@@ -10,7 +8,6 @@ use weir_limiter::Limiter;
 use weir_observe::{Stats, throttle::Throttle};
 use weir_store::clock::Clock;
 
-/// The settings of the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServiceSettings {
     /// `WEIR_REDIS_AUTH`: what clients have to give; none to admit any.
@@ -19,7 +16,6 @@ pub struct ServiceSettings {
     pub allows_reset: bool,
 }
 
-/// The commands, on a limiter.
 pub struct Service<S> {
     pub(super) limiter: Arc<Limiter<S>>,
     pub(super) clock: Arc<dyn Clock>,
@@ -37,7 +33,6 @@ pub struct Service<S> {
 
 impl<S> Service<S> {
     /// Returns a service whose connections are among `connections`, and its metrics among `stats`.
-    #[must_use]
     pub fn new(
         limiter: Arc<Limiter<S>>,
         clock: Arc<dyn Clock>,
@@ -61,8 +56,6 @@ impl<S> Service<S> {
         }
     }
 
-    /// Traces decisions about rules with `tracer`, if there is one.
-    #[must_use]
     pub fn with_tracer(self, tracer: Option<Arc<Tracer>>) -> Self {
         Self { tracer, ..self }
     }

@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Session {
     pub(super) id: u64,
     pub(super) is_authenticated: bool,
@@ -64,17 +64,7 @@ pub(super) enum QueueFull {
 
 impl Session {
     pub(super) fn new(is_authenticated: bool) -> Self {
-        Self {
-            id: LAST_ID.fetch_add(1, Ordering::Relaxed) + 1,
-            is_authenticated,
-            name: Vec::new(),
-            client_library: [Vec::new(), Vec::new()],
-            queue: None,
-            executing: None,
-            is_closing: false,
-            wrong_passwords: 0,
-            pause: None,
-        }
+        Self { id: LAST_ID.fetch_add(1, Ordering::Relaxed) + 1, is_authenticated, ..Self::default() }
     }
 
     /// Holds the reply back, longer each time; the last one ends the connection. Returns whether this is the last one.

@@ -1,12 +1,9 @@
-//! The metrics of the server.
-
 use super::commands::COMMANDS;
 use weir_observe::{Counter, Metric, Source};
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct RespStats {
-    /// One for each of [`COMMANDS`].
-    commands: Box<[Counter]>,
+    commands: [Counter; COMMANDS.len()],
     pub(super) unknown: Counter,
     pub(super) errors: Counter,
     pub(super) limited: Counter,
@@ -22,18 +19,6 @@ impl RespStats {
 
     pub(super) fn total(&self) -> u64 {
         self.commands.iter().map(Counter::get).sum::<u64>() + self.unknown.get()
-    }
-}
-
-impl Default for RespStats {
-    fn default() -> Self {
-        Self {
-            commands: COMMANDS.iter().map(|_| Counter::default()).collect(),
-            unknown: Counter::default(),
-            errors: Counter::default(),
-            limited: Counter::default(),
-            auth_failed: Counter::default(),
-        }
     }
 }
 

@@ -1,5 +1,3 @@
-//! What the client of a control plane counts.
-
 use weir_observe::{Counter, Gauge, Metric, Source};
 
 #[derive(Debug, Default)]

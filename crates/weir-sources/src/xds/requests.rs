@@ -1,5 +1,3 @@
-//! The requests of one stream.
-
 use std::time::Duration;
 
 use prost_types::{Struct, value::Kind};

@@ -1,5 +1,3 @@
-//! The settings of the xDS client, resolved.
-
 use std::{path::PathBuf, time::Duration};
 
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -7,7 +5,6 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use weir_config::RuleDefaults;
 use weir_net::{Address, tls::ClientTls};
 
-/// How to get rules from a control plane.
 #[derive(Clone, Debug)]
 pub struct XdsSettings {
     /// `CONFIG_GRPC_XDS_SERVER_URL`: the control plane.
@@ -22,7 +19,6 @@ pub struct XdsSettings {
     pub headers: Vec<(String, String)>,
     /// `CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL`: the wait after the first failure to connect.
     pub connect_retry: Duration,
-    /// The wait after a stream has ended.
     pub backoff: XdsBackoff,
     /// `WEIR_XDS_RESPONSE_TIMEOUT`: how long a control plane may take to send response headers, and to read a request,
     /// before the stream is opened again; and to send the first rules, before a warning.
@@ -37,7 +33,6 @@ pub struct XdsSettings {
     pub defaults_file: Option<PathBuf>,
 }
 
-/// The TLS of the connection to the control plane.
 #[derive(Clone, Debug)]
 pub struct XdsTls {
     /// The files, which are read again for each connection.

@@ -1,5 +1,3 @@
-//! The source of rules that is a control plane.
-
 use std::sync::Arc;
 
 use tokio::{sync::mpsc, task::AbortHandle};
@@ -45,10 +43,6 @@ pub struct XdsSource {
 
 impl XdsSource {
     /// Begins to connect, on the current runtime.
-    ///
-    /// # Errors
-    ///
-    /// The errors of the file of defaults.
     pub fn start(settings: XdsSettings) -> Result<Self, ConfigErrors> {
         let (base, merge_domains) = (settings.defaults.clone(), settings.merge_domains);
         let file = settings.defaults_file.clone();

@@ -28,7 +28,6 @@ impl<N: Notes> MemoryStore<N> {
         Some(iter::once(self.decide_locked(shard, check, policy, true, now).0).collect())
     }
 
-    /// Whether all counters of `check` are here.
     pub fn is_known(&self, check: &LimitCheck<'_>) -> bool {
         self.shards[self.index(check.key)].lock().has_all(check)
     }
@@ -58,7 +57,6 @@ impl<N: Notes> MemoryStore<N> {
         Some(shard.decide_bucket(name, request, now))
     }
 
-    /// Visits all buckets of `name`.
     pub fn for_each_bucket(&self, name: &BucketName<'_>, mut visit: impl FnMut(&mut Slot<N>)) {
         self.retain_buckets(name, |slot| {
             visit(slot);
@@ -66,7 +64,6 @@ impl<N: Notes> MemoryStore<N> {
         });
     }
 
-    /// Calls `act` with the counter of `key`, under the lock of its shard.
     pub fn with_slot<T>(&self, key: CounterKey, act: impl FnOnce(Option<&mut Slot<N>>) -> T) -> T {
         act(self.shards[self.index(key)].lock().slot(key))
     }
@@ -89,14 +86,12 @@ impl<N: Notes> MemoryStore<N> {
         }
     }
 
-    /// Calls `act` with the log of each shard, under its lock.
     pub fn for_each_log(&self, mut act: impl FnMut(&mut N::Log)) {
         for shard in &self.shards {
             act(&mut shard.lock().log);
         }
     }
 
-    /// Calls `act` with the log of the shard of `key`, under its lock.
     pub fn with_log<T>(&self, key: CounterKey, act: impl FnOnce(&mut N::Log) -> T) -> T {
         act(&mut self.shards[self.index(key)].lock().log)
     }

@@ -29,27 +29,19 @@ pub(super) struct KeyLine {
     pub(super) names: Named,
 }
 
-/// What becomes of a caller that may wait.
 #[derive(Debug)]
 pub enum Arrival {
-    /// Its hits were taken.
     Admitted,
-    /// It waits.
     Waits(Ticket),
-    /// Its hits are not taken.
     Rejected(Rejection),
 }
 
 /// Hits that were taken, by which they can be given back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
-    /// Identifies the counters.
     pub key: CounterKey,
-    /// One for each counter.
     pub tiers: SharedTiers,
-    /// The number of hits.
     pub hits: Hits,
-    /// The instant at which they were taken.
     pub taken_at: Timestamp,
     /// The rule by which they were taken, if it is configured.
     pub rule: Option<RuleId>,
@@ -63,7 +55,6 @@ pub struct Receipt {
 
 impl Receipt {
     /// Creates the receipt for the hits of `check`, which were taken at `taken_at`.
-    #[must_use]
     pub fn new(check: &LimitCheck<'_>, taken_at: Timestamp) -> Self {
         Self {
             key: check.key,
@@ -77,14 +68,12 @@ impl Receipt {
     }
 
     /// Creates the receipt for the hits of `check`, whose counters are elsewhere.
-    #[must_use]
     pub fn of_store(check: &LimitCheck<'_>, taken_at: Timestamp) -> Self {
         let names = Some(Arc::new(Named::new(check.domain, check.entries)));
         Self { names, ..Self::new(check, taken_at) }
     }
 
     /// Returns whether the hits were taken of the counters of `check`, also if its limits are others.
-    #[must_use]
     pub fn is_of_counters_of(&self, check: &LimitCheck<'_>) -> bool {
         let tiers = check.tiers();
         self.key == check.key
@@ -93,13 +82,11 @@ impl Receipt {
     }
 
     /// Whether earlier rules than those of `rule` took the hits. Then a bucket gets nothing: its inflow is not known.
-    #[must_use]
     pub fn is_older_than(&self, rule: RuleId) -> bool {
         self.rule.is_some_and(|own| own.is_older_than(rule))
     }
 
     /// Returns the instant from which nothing can be given back any more.
-    #[must_use]
     pub fn ends_at(&self) -> Timestamp {
         let longest = self.tiers.iter().map(|tier| tier.period).max().unwrap_or_default();
         self.taken_at.after(longest)

@@ -1,5 +1,3 @@
-//! The metrics of the memory store.
-
 use super::{MemoryStore, Notes};
 use crate::{
     pools::PoolSummary,

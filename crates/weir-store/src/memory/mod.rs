@@ -79,12 +79,10 @@ pub struct MemoryStore<N: Notes = ()> {
     wait_room: Arc<WaitRoom>,
 }
 
-/// The usage of a [`MemoryStore`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Counters held now, including expired ones that were not swept yet.
     pub live: usize,
-    /// Counters that may be held at most.
     pub max: usize,
     /// Counters evicted before they expired, because the store was full.
     pub evicted: u64,
@@ -96,7 +94,6 @@ pub struct Usage {
 
 impl MemoryStore {
     /// Returns an empty store for up to `max_counters` counters, at least one.
-    #[must_use]
     pub fn new(max_counters: usize) -> Self {
         Self::with_notes(max_counters)
     }
@@ -116,15 +113,12 @@ impl MemoryStore {
     }
 
     /// [`Self::take`], if the counters are there, the hits fit now, and nobody waits; otherwise changes nothing.
-    #[must_use]
     pub fn take_fitting(&self, request: &TakeRequest<'_>, now: Timestamp) -> Option<Decision> {
         self.take_in_place(request, true, now)
     }
 }
 
 impl<N: Notes> MemoryStore<N> {
-    /// A store of about `max_counters` counters with notes.
-    #[must_use]
     pub fn with_notes(max_counters: usize) -> Self {
         let max_counters = max_counters.max(1);
         let shards = max_counters.div_ceil(COUNTERS_PER_SHARD).next_power_of_two();
@@ -143,8 +137,6 @@ impl<N: Notes> MemoryStore<N> {
         }
     }
 
-    /// Returns the usage of this store.
-    #[must_use]
     pub fn usage(&self) -> Usage {
         Usage {
             live: self.live.load(Ordering::Relaxed),
@@ -155,7 +147,6 @@ impl<N: Notes> MemoryStore<N> {
     }
 
     /// Returns the number of calls of [`MemoryStore::sweep_step`] that visit the whole store once.
-    #[must_use]
     pub fn sweep_steps(&self) -> usize {
         self.shards.len()
     }
@@ -175,7 +166,6 @@ impl<N: Notes> MemoryStore<N> {
     }
 
     /// Decides the checks of one request: [`Store::take`] without a future.
-    #[must_use]
     pub fn decide(&self, checks: &[LimitCheck<'_>], scope: Scope, now: Timestamp) -> Decisions {
         let mut decisions = Decisions::new();
         // as most requests have
@@ -205,7 +195,6 @@ impl<N: Notes> MemoryStore<N> {
         decisions
     }
 
-    /// Decides one check, as [`MemoryStore::decide`] does.
     pub fn decide_one(&self, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Decision {
         let decision = self.decide_by(check, check.over_limit_policy_in(scope), now);
         self.bound(check.key, now);
@@ -248,7 +237,6 @@ impl<N: Notes> MemoryStore<N> {
         self.on_shard(request.key, |shard| shard.take(request, check, now))
     }
 
-    /// Reserves hits: [`Store::reserve`] without a future.
     pub fn reserve_now(
         &self,
         check: &LimitCheck<'_>,
@@ -263,7 +251,6 @@ impl<N: Notes> MemoryStore<N> {
         reservation
     }
 
-    /// Gives reserved hits back: [`Store::release`] without a future.
     #[expect(clippy::needless_pass_by_value, reason = "consumed, so that no hit is given back twice")]
     pub fn release_now(
         &self,
@@ -279,7 +266,6 @@ impl<N: Notes> MemoryStore<N> {
         self.on_shard(check.key, |shard| shard.release(check, counted, unused.min(hits), now));
     }
 
-    /// Decides about a bucket: [`Store::decide_bucket`] without a future.
     pub fn decide_bucket_now(
         &self,
         name: &BucketName<'_>,
@@ -326,7 +312,6 @@ impl<N: Notes> MemoryStore<N> {
     }
 
     /// Returns the decision about `hits` of `check`, without counting.
-    #[must_use]
     pub fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {
         self.with_pool(check, now, |pool, beside| pool.look_at(hits, beside))
             .unwrap_or_else(|| self.shards[self.index(check.key)].lock().look(check, hits, now))
@@ -342,7 +327,6 @@ impl<N: Notes> MemoryStore<N> {
             .collect()
     }
 
-    /// Gives the hits of `check` back.
     pub fn give_back(&self, check: &LimitCheck<'_>, now: Timestamp) {
         let check = LimitCheck { direction: Direction::GiveBack, ..check.copied() };
         self.decide_by(&check, check.over_limit_policy(), now);
@@ -439,7 +423,6 @@ impl<N: Notes> MemoryStore<N> {
 }
 
 /// The time until the last of some buckets, at `latest`, is full; none if all are.
-#[must_use]
 pub fn full_after(latest: Option<Timestamp>, now: Timestamp) -> Option<Period> {
     // the instant is rounded up
     latest.map(|idle_at| idle_at.since(now)).filter(|period| *period > Period::from_millis(1))

@@ -8,20 +8,15 @@ use weir_limit::{
     request_bucket::{BucketName, BucketRequest},
 };
 
-/// What a counter counts.
 #[derive(Clone, Copy, Debug)]
 pub enum Counted<'a> {
-    /// One tier of a check.
     Tier(&'a LimitCheck<'a>, &'a Tier),
-    /// The bucket of a name that a request is about.
     Bucket(&'a BucketName<'a>, &'a BucketRequest),
 }
 
 // === impl Counted ===
 
 impl Counted<'_> {
-    /// The key of the counter.
-    #[must_use]
     pub fn key(&self) -> CounterKey {
         match self {
             Self::Tier(check, tier) => check.key.of_tier(tier),
@@ -35,7 +30,6 @@ pub trait Notes: Default + Debug + Send + 'static {
     /// What a shard notes about all of its counters.
     type Log: Default + Debug + Send;
 
-    /// Whether changes are noted.
     const NOTED: bool;
 
     /// Returns whether the counter may be removed once it has expired, or evicted while others may not.
@@ -43,7 +37,6 @@ pub trait Notes: Default + Debug + Send + 'static {
         true
     }
 
-    /// Notes that a decision has changed the counter of what is `counted`.
     fn changed(&mut self, log: &mut Self::Log, counted: Counted<'_>) {
         let _ = (log, counted);
     }

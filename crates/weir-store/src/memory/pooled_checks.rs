@@ -13,7 +13,6 @@ use weir_limit::{
     Timestamp,
 };
 
-/// The tiers beside the pool of a check.
 pub(super) struct BesidePool<'a, N: Notes> {
     check: &'a LimitCheck<'a>,
     /// None if there are no such tiers.

@@ -38,9 +38,7 @@ pub(super) struct Shard<N: Notes> {
 /// A counter in the table. 40 bytes without notes.
 #[derive(Debug)]
 pub struct Slot<N> {
-    /// Its key.
     pub key: CounterKey,
-    /// Its state.
     pub counter: CounterState,
     /// What the store behind the table notes about it.
     pub notes: N,
@@ -49,17 +47,12 @@ pub struct Slot<N> {
 /// Hits, and the counters that take them or get them back.
 #[derive(Clone, Copy, Debug)]
 pub struct TakeRequest<'a> {
-    /// Identifies the counters.
     pub key: CounterKey,
     /// The [key](CounterKey::of_tier) of the first tier, which most limits have alone.
     pub first_key: CounterKey,
-    /// One for each counter.
     pub tiers: &'a [Tier],
-    /// Whether rejected hits count.
     pub over_limit_policy: OverLimitPolicy,
-    /// Whether the hits are taken or given back.
     pub direction: Direction,
-    /// The number of hits.
     pub hits: Hits,
 }
 
@@ -78,10 +71,8 @@ pub(super) type CheckStates = SmallVec<[Option<CounterState>; 2]>;
 // === impl TakeRequest ===
 
 impl<'a> TakeRequest<'a> {
-    /// Takes `hits` from the counters of `key`.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
-    #[must_use]
     pub fn new(key: CounterKey, tiers: &'a [Tier], over_limit_policy: OverLimitPolicy, hits: Hits) -> Self {
         let first_key = tiers.first().map_or(key, |tier| key.of_tier(tier));
         Self { key, first_key, tiers, over_limit_policy, direction: Direction::Take, hits }

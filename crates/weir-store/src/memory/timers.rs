@@ -33,7 +33,6 @@ impl Timers {
 
     /// Returns when [`MemoryStore::serve_lines`](super::MemoryStore::serve_lines) has something to do next. None while
     /// nobody waits.
-    #[must_use]
     pub fn next(&self) -> Option<Timestamp> {
         self.queue.lock().first().map(|(instant, _)| *instant)
     }

@@ -115,7 +115,6 @@ impl MemoryStore {
         });
     }
 
-    /// Makes the turns that are due at `now`.
     pub fn serve_lines(&self, now: Timestamp) {
         while let Some((instant, key)) = self.timers.due(now) {
             self.on_shard(key, |shard| {
@@ -159,20 +158,16 @@ impl MemoryStore {
         }
     }
 
-    /// Returns the timers of its lines.
-    #[must_use]
     pub fn timers(&self) -> &Arc<Timers> {
         &self.timers
     }
 
     /// Returns when [`MemoryStore::serve_lines`] has something to do next. None while nobody waits.
-    #[must_use]
     pub fn next_turn(&self) -> Option<Timestamp> {
         self.timers.next()
     }
 
     /// Returns the number of callers that wait or have an answer to collect.
-    #[must_use]
     pub fn waiters(&self) -> usize {
         self.wait_room.waiters()
     }
@@ -221,7 +216,6 @@ impl WaitingLines for MemoryStore {
 
 impl<N: Notes> MemoryStore<N> {
     /// Returns the callers that wait, those for other stores of the process included.
-    #[must_use]
     pub const fn wait_room(&self) -> &Arc<WaitRoom> {
         &self.wait_room
     }

@@ -1,5 +1,3 @@
-//! The thread that sends metrics to the collector.
-
 use std::{collections::VecDeque, io, sync::Arc};
 
 use tokio::time::{self, MissedTickBehavior, timeout};
@@ -37,10 +35,6 @@ struct ExportWorker {
 }
 
 /// Starts the thread, which sends `stats` under `names`. The collector need not be reachable.
-///
-/// # Errors
-///
-/// The system's, if it cannot start a thread.
 pub fn start_metrics(
     settings: MetricSettings,
     stats: Arc<Stats>,

@@ -1,5 +1,3 @@
-//! The messages of series.
-
 use std::collections::VecDeque;
 
 use opentelemetry_proto::tonic::{

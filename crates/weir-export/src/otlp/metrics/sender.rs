@@ -1,5 +1,3 @@
-//! Sends messages to the collector.
-
 use std::{io::Write as _, sync::Arc};
 
 use bytes::Bytes;

@@ -1,5 +1,3 @@
-//! What a command does.
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CommandAction {
     Rl(RlCommand),
@@ -12,7 +10,6 @@ pub(super) enum CommandAction {
     Info,
 }
 
-/// A command on a bucket that is refilled in steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RlCommand {
     pub(super) takes: bool,
@@ -76,6 +73,20 @@ impl RuleCommand {
 // === impl CommandAction ===
 
 impl CommandAction {
+    /// Whether its first argument is a key; all of them, if it accepts any number.
+    pub(super) const fn has_key(self) -> bool {
+        matches!(self, Self::Rl(_) | Self::Throttle(_) | Self::Buckets(_))
+    }
+
+    pub(super) const fn is_readonly(self) -> bool {
+        !matches!(
+            self,
+            Self::Rl(RlCommand { takes: true, .. })
+                | Self::Throttle(_)
+                | Self::Buckets(BucketCommand::Delete)
+        )
+    }
+
     /// Returns whether a client may send it before it has authenticated.
     pub(super) const fn is_before_auth(self) -> bool {
         matches!(

@@ -58,9 +58,9 @@ fn write(spec: &CommandSpec, replies: &mut CommandReplies) {
     replies.bulk(spec.name);
     replies.integer(if least == most { arity } else { -arity });
     replies.set(2);
-    replies.simple(if spec.is_readonly { "readonly" } else { "write" });
+    replies.simple(if spec.action.is_readonly() { "readonly" } else { "write" });
     replies.simple("fast");
-    let (first_key, last_key) = match (spec.has_key, takes_any) {
+    let (first_key, last_key) = match (spec.action.has_key(), takes_any) {
         (false, _) => (0, 0),
         (true, false) => (1, 1),
         (true, true) => (1, -1),
@@ -76,5 +76,5 @@ fn write_docs(spec: &CommandSpec, replies: &mut CommandReplies) {
     replies.bulk("summary");
     replies.bulk(spec.summary);
     replies.bulk("group");
-    replies.bulk(if spec.has_key { "rate limiting" } else { "connection" });
+    replies.bulk(if spec.action.has_key() { "rate limiting" } else { "connection" });
 }

@@ -63,7 +63,6 @@ pub(super) async fn carry_out<S: Store>(
     }
 }
 
-/// Carries out a command that is not about a transaction.
 async fn carry_out_one<S: Store>(
     service: &Service<S>,
     session: &mut Session,

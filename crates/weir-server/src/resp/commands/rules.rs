@@ -39,7 +39,6 @@ pub(super) async fn carry_out<S: Store>(
     }
 }
 
-/// Writes the reply, or returns why the command is refused.
 async fn decide<S: Store>(
     service: &Service<S>,
     command: RuleCommand,
