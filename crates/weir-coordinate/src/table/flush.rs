@@ -89,7 +89,7 @@ impl AttentionQueue {
         delay: Period,
         grid: Period,
     ) {
-        let (now, grid) = (self.now(), grid.as_nanos());
+        let (now, grid) = (self.nanos_at(Instant::now()), grid.as_nanos());
         let turn = || (now.saturating_add(delay.as_nanos()) / grid).max(now / grid + 1);
         let at = if urgency == FlushUrgency::Now { now } else { turn().saturating_mul(grid) } / UNIT;
         let before = place.due_at();
@@ -108,9 +108,9 @@ impl AttentionQueue {
         }
     }
 
-    /// Takes up to `most` counters that are due, each with the time at which it was.
-    pub(super) fn take(&self, most: usize) -> Vec<(u64, CounterKey)> {
-        let (now, mut due) = (self.now(), self.due.lock());
+    /// Takes up to `most` counters that are due at `now`, each with the time at which it was.
+    pub(super) fn take(&self, most: usize, now: Instant) -> Vec<(u64, CounterKey)> {
+        let (now, mut due) = (self.nanos_at(now), self.due.lock());
         let is_due = |first: &(u64, CounterKey)| first.0 <= now / UNIT;
         std::iter::from_fn(|| due.first().is_some_and(is_due).then(|| due.pop_first())?).take(most).collect()
     }
@@ -121,8 +121,8 @@ impl AttentionQueue {
     }
 
     /// In nanoseconds since the start.
-    fn now(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    fn nanos_at(&self, now: Instant) -> u64 {
+        u64::try_from(now.duration_since(self.started).as_nanos()).unwrap_or(u64::MAX)
     }
 }
 

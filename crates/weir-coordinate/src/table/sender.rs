@@ -10,12 +10,12 @@
 //! one returns. Timers count milliseconds: in a shorter distance, the next decision or the next reply sends the call.
 
 use std::{
-    collections::BTreeMap,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use smallvec::SmallVec;
 use tokio::{
     task::yield_now,
     time::{Instant, sleep_until},
@@ -75,24 +75,26 @@ const MAX_BACKGROUND: usize = 64;
 
 pub(crate) async fn run<R: Remote>(table: Arc<CounterTable<R>>) {
     let step = table.client.settings.sweep / SWEEP_STEPS as u64;
-    let next_sweep = || Instant::now() + step.into();
-    let (mut calls, mut sweep_at) = (FuturesUnordered::new(), next_sweep());
+    let (mut calls, mut sweep_at) = (FuturesUnordered::new(), Instant::now() + step.into());
     loop {
-        if Instant::now() >= sweep_at {
+        let now = Instant::now();
+        if now >= sweep_at {
             table.sweep();
-            sweep_at = next_sweep();
+            sweep_at = now + step.into();
         }
         let next = loop {
             match table.take_tries() {
                 Ok(counters) => {
                     calls.extend(table.calls(CallPriority::Decision, table.compose_tries(counters)));
                 }
-                Err(next) => break next.map(|time| Instant::now() + time),
+                Err(next) => break next.map(|time| now + time),
             }
         };
-        let due = table.queue.take(MAX_BACKGROUND);
+        let due = table.queue.take(MAX_BACKGROUND, now);
         let is_idle = due.is_empty();
-        calls.extend(table.calls(CallPriority::Background, table.flush(due)));
+        if !is_idle {
+            calls.extend(table.calls(CallPriority::Background, table.flush(due)));
+        }
         let next = [next, table.queue.next()].into_iter().flatten().fold(sweep_at, Instant::min);
         tokio::select! {
             // a fixed order, so that simulations are reproducible
@@ -184,10 +186,14 @@ impl<R: Remote> CounterTable<R> {
         priority: CallPriority,
         outbox: Outbox,
     ) -> impl Iterator<Item = impl Future<Output = ()>> {
-        let mut by_node = BTreeMap::<StoreNode, Outbox>::new();
+        // mostly one
+        let mut by_node: SmallVec<[(StoreNode, Outbox); 1]> = SmallVec::new();
         for (command, sent) in outbox {
             let node = self.client.remote.node(&command.target, command.counted_at());
-            by_node.entry(node).or_default().push((command, sent));
+            match by_node.iter_mut().find(|(known, _)| *known == node) {
+                Some((_, outbox)) => outbox.push((command, sent)),
+                None => by_node.push((node, vec![(command, sent)])),
+            }
         }
         by_node.into_iter().map(move |(node, outbox)| self.call(node, priority, outbox))
     }

@@ -19,7 +19,7 @@ fn millis(millis: u64) -> Period {
 fn take(queue: &AttentionQueue, keys: &[CounterKey], places: &mut [QueuePlace]) -> Vec<usize> {
     let mut due = Vec::new();
     loop {
-        let taken = queue.take(MOST);
+        let taken = queue.take(MOST, Instant::now());
         assert!(taken.len() <= MOST);
         if taken.is_empty() {
             due.sort_unstable();

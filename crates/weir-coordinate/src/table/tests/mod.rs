@@ -9,7 +9,7 @@ mod outage;
 use std::{future::pending, sync::Arc};
 
 use parking_lot::Mutex;
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::Instant};
 
 use super::{CounterTable, sender};
 use crate::{
@@ -177,7 +177,7 @@ impl Fixture {
     }
 
     fn due(&self) -> Vec<CounterKey> {
-        let due = self.table.queue.take(usize::MAX).into_iter();
+        let due = self.table.queue.take(usize::MAX, Instant::now()).into_iter();
         let is_due = |(at, key): (u64, CounterKey)| {
             self.table.with_existing(key, None, |entry| entry?.place.take_turn(at).then_some(key))
         };
