@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | decide in this process's memory | [`MemoryStore`], [`pools`] |
 //! | let callers wait | [`WaitRoom`], [`WaitingLines`] |
-//! | write a store that instances share | [`remote`], [`pool_command`], [`encoding`] |
+//! | write a store that instances share | [`remote`], [`pool_command`], [`place_command`], [`encoding`] |
 //! | name counters and keys | [`path`], [`name`] |
 //! | tell the time, and run tasks | [`clock`], [`runtime`], [`wakeup`] |
 
@@ -14,6 +14,7 @@ pub mod encoding;
 pub mod memory;
 pub mod name;
 pub mod path;
+pub mod place_command;
 pub mod pool_command;
 pub mod pools;
 pub mod remote;
