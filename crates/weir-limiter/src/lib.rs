@@ -14,6 +14,7 @@ mod acquire;
 mod asking;
 mod costs;
 mod did_you_mean;
+mod in_flight;
 mod key;
 mod key_text;
 mod rejections;
@@ -45,11 +46,11 @@ pub use weir_limit as limit;
 pub use weir_observe as observe;
 pub use weir_store::{self as store, clock};
 
-use self::{asking::AskingLines, rejections::LastReports};
+use self::{asking::AskingLines, in_flight::Serials, rejections::LastReports};
 use weir_limit::{
     Basis, Code, CompiledRule, Decision, Descriptor, DescriptorMatch, Direction, Entry, GiveBack, Hits,
-    Limit, LimitCheck, LimitMatch, Matched, Modes, Request, Root, RulePath, RuleSet, Scope, Status, Tally,
-    Tier, Timestamp, TooManyPatterns, Verdict,
+    Limit, LimitCheck, LimitMatch, Matched, Modes, PlaceDecisions, Request, Root, RulePath, RuleSet, Scope,
+    Status, Tally, Tier, Timestamp, TooManyPatterns, Verdict,
 };
 use weir_observe::{
     DecisionRecord, Metric, OwnCounts, RareCounts, RuleCounts, RuleLimit, RuleStats, Source, Stats,
@@ -69,6 +70,7 @@ pub struct Limiter<S> {
     settings: DecisionSettings,
     hot_keys: Option<Box<HotKeys>>,
     rejection_log: Option<Arc<dyn RejectionLog>>,
+    serials: Serials,
     asking: Arc<AskingLines>,
     /// Whether rules were loaded that the lines of waiting callers do not follow yet: those in memory, and the others.
     lines_are_stale: [AtomicBool; 2],
@@ -119,6 +121,11 @@ pub enum LimitError {
     /// Finding its rules would take too long.
     #[error(transparent)]
     TooManyPatterns(#[from] TooManyPatterns),
+    /// It would begin a request in flight, and its caller gets no name to end it by.
+    #[error(
+        "the request matches a limit on requests in flight, which begin and end by ShouldRateLimit and /json only"
+    )]
+    NoName,
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -155,6 +162,7 @@ impl<S: Store> Limiter<S> {
             settings,
             hot_keys,
             rejection_log: None,
+            serials: Serials::default(),
             lines_are_stale: Default::default(),
         }
     }
@@ -405,6 +413,15 @@ impl<S: Store> Limiter<S> {
         let loaded = self.loaded.load();
         let decided = match find(loaded.as_deref(), request) {
             Ok((loaded, matched)) => {
+                if matched.has_ends {
+                    let ended = Box::pin(self.end_named(loaded, request, &matched, now)).await;
+                    if let Err(error) = ended {
+                        return self.count_error(Err(error.into()));
+                    }
+                }
+                if !matched.places.is_empty() && !options.takes_names {
+                    return self.count_error(Err(LimitError::NoName));
+                }
                 let scope = self.scope_of(&matched);
                 let taken = if scope == Scope::Request && matched.has_shadows() {
                     // boxed to keep the future of all other requests small
@@ -412,9 +429,16 @@ impl<S: Store> Limiter<S> {
                 } else {
                     self.store.take_with(&matched.checks, scope, now, options).await
                 };
-                taken.map_err(LimitError::from).map(|decisions| {
+                let taken = match taken {
+                    Ok(decisions) if !matched.places.is_empty() => {
+                        let placed = self.take_places(loaded, request, &matched, &decisions, now, options);
+                        Box::pin(placed).await.map(|placed| (decisions, Some(placed)))
+                    }
+                    taken => taken.map(|decisions| (decisions, None)),
+                };
+                taken.map_err(LimitError::from).map(|(decisions, placed)| {
                     let encode = traced(options.record, &matched, &decisions, encode);
-                    self.conclude(loaded, request, &matched, &decisions, now, encode)
+                    self.conclude(loaded, request, &matched, &decisions, placed.as_ref(), now, encode)
                 })
             }
             Err(error) => Err(error),
@@ -438,10 +462,11 @@ impl<S: Store> Limiter<S> {
         request: &Request<'_>,
         matched: &Matched<'_>,
         decisions: &[Decision],
+        placed: Option<&PlaceDecisions>,
         now: Timestamp,
         encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> T {
-        let verdict = Verdict::new(request, matched, decisions, &self.settings.modes);
+        let verdict = Verdict::with_places(request, matched, decisions, placed, &self.settings.modes);
         if matched.unknown_domain {
             self.stats.unknown_domain(request.domain, request.descriptors.len() as u64);
         } else {
@@ -451,7 +476,12 @@ impl<S: Store> Limiter<S> {
                 }
             }
         }
-        self.record(loaded, matched.enforced(), decisions, self.scope_of(matched), &verdict, now);
+        let counted = placed.map(|placed| in_flight::counted(matched, decisions, placed));
+        let counted = counted.as_deref().unwrap_or(decisions);
+        self.record(loaded, matched.enforced(), [counted, decisions], self.scope_of(matched), &verdict, now);
+        if let Some(placed) = placed {
+            self.record_places(loaded, matched, placed, &verdict, now);
+        }
         if matched.has_shadows() {
             self.record_shadows(loaded, matched, decisions);
         }
@@ -473,7 +503,7 @@ impl<S: Store> Limiter<S> {
         &self,
         loaded: &LoadedRules,
         checks: &[LimitCheck<'_>],
-        decisions: &[Decision],
+        [counted, decisions]: [&[Decision]; 2],
         scope: Scope,
         verdict: &Verdict<'_>,
         now: Timestamp,
@@ -481,7 +511,7 @@ impl<S: Store> Limiter<S> {
         if verdict.shadowed {
             self.stats.global_shadow_mode.add(1);
         }
-        for (check, decision) in taken(checks, decisions) {
+        for (check, decision) in taken(checks, counted) {
             self.record_check(loaded, check, decision, scope);
         }
         if let Some(report) = self.report_of(verdict.code) {
@@ -550,6 +580,7 @@ impl<S: Store> Limiter<S> {
         if let Some(rule) = check.rule.compiled()
             && check.hits != Hits(1)
             && !check.rule.meters()
+            && rule.in_flight().is_none()
         {
             costs::note(loaded, rule, check.hits, decision, policy);
         }
@@ -611,19 +642,30 @@ impl<S: Store> Limiter<S> {
         decisions: &[Decision],
         now: Timestamp,
     ) {
-        let all = self.settings.reported_rejections == ReportedRejections::All;
         for (check, decision) in taken(checks, decisions) {
             let rejects = decision.over && !check.rule.shadow_mode();
-            if rejects && (all || loaded.last_reports.is_first(&check.rule, decision.basis, now)) {
+            if rejects && self.is_reported(loaded, check, decision, now) {
                 let mode = |rule| self.store.shared_counts().mode_now(rule);
                 log.rejected(&Rejection {
                     check,
                     decision,
+                    in_flight: None,
                     at: now,
                     mode: check.rule.declared().and_then(mode),
                 });
             }
         }
+    }
+
+    fn is_reported(
+        &self,
+        loaded: &LoadedRules,
+        check: &LimitCheck<'_>,
+        decision: &Decision,
+        now: Timestamp,
+    ) -> bool {
+        self.settings.reported_rejections == ReportedRejections::All
+            || loaded.last_reports.is_first(&check.rule, decision.basis, now)
     }
 
     /// Beyond the bound on dynamic names, a rule's own stats are used, and a limit override has none.
@@ -761,7 +803,7 @@ fn record_rules(
     for (descriptor, status) in matched.matches.iter().zip(&verdict.statuses) {
         let is_over = status.code == Code::OverLimit;
         let (rule, hits) = match descriptor {
-            DescriptorMatch::NoLimit => continue,
+            DescriptorMatch::NoLimit | DescriptorMatch::Running => continue,
             DescriptorMatch::Unlimited(rule) => (rule.path.to_string(), 0),
             DescriptorMatch::Limited(check) => {
                 if is_over && decisions[*check].basis == Basis::Fallback {

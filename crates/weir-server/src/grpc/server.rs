@@ -19,7 +19,7 @@ use super::{
     health,
     health_and_reflection::{self, MAX_REQUEST},
     response::send,
-    service::Service,
+    service::{Answered, Service},
 };
 use crate::{
     connections::{CALL, Connection, ConnectionAccount, Connections, UnreadBytes},
@@ -159,8 +159,15 @@ impl<S: Store> Services<S> {
                 CallKind::Decision => {
                     let arrival = self.connections.bounds().arrival;
                     let response = self.service.handle(&mut call, now, account, arrival).await;
+                    let (response, begun) = match response {
+                        Ok(Answered { message, begun }) => (Ok(message), begun),
+                        Err(status) => (Err(status), None),
+                    };
                     if let Err(error) = send(respond, response, account) {
                         tracing::debug!(%error, "call aborted");
+                        if let Some(begun) = begun {
+                            Box::pin(self.service.undo(&begun)).await;
+                        }
                     }
                 }
                 // boxed, since all calls share a slot that is as large as the largest future
