@@ -97,6 +97,8 @@ struct LoadedRules {
     /// By rule index.
     stats: Vec<Arc<RuleStats>>,
     last_reports: LastReports,
+    /// Whether a rule limits requests in flight.
+    has_places: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -186,7 +188,8 @@ impl<S: Store> Limiter<S> {
         self.stats.set_in_force(&stats);
         let last_reports = LastReports::new(rules.rules().len());
         self.stats.set_rule_limits(rules.rules().iter().flat_map(rule_limits).collect());
-        self.loaded.store(Some(Arc::new(LoadedRules { rules, stats, last_reports })));
+        let has_places = rules.rules().iter().any(|rule| rule.in_flight().is_some());
+        self.loaded.store(Some(Arc::new(LoadedRules { rules, stats, last_reports, has_places })));
         self.generation.fetch_add(1, Ordering::Release);
         self.refresh_lines();
     }
@@ -194,6 +197,11 @@ impl<S: Store> Limiter<S> {
     /// Calls `read` with the current rules, if any are loaded.
     pub fn rules<T>(&self, read: impl FnOnce(&RuleSet) -> T) -> Option<T> {
         self.loaded.load().as_deref().map(|loaded| read(&loaded.rules))
+    }
+
+    /// Returns whether a rule limits requests in flight.
+    pub fn has_places(&self) -> bool {
+        self.loaded.load().as_deref().is_some_and(|loaded| loaded.has_places)
     }
 
     /// Returns what a rejection affects at least, in every domain.

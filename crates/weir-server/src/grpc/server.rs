@@ -18,8 +18,9 @@ use super::{
     connection::{CallKind, serve, speaks_tls},
     health,
     health_and_reflection::{self, MAX_REQUEST},
+    resets::NamedAnswers,
     response::send,
-    service::{Answered, Service},
+    service::{Answered, BegunRequest, Service},
 };
 use crate::{
     connections::{CALL, Connection, ConnectionAccount, Connections, UnreadBytes},
@@ -146,6 +147,7 @@ impl<S: Store> Services<S> {
         respond: SendResponse<UnreadBytes>,
         now: Timestamp,
         account: &Arc<ConnectionAccount>,
+        answers: Option<&NamedAnswers>,
     ) -> (CallKind, impl Future<Output = ()>) {
         let kind = if call.uri().path() == Service::<S>::PATH { CallKind::Decision } else { CallKind::Other };
         let mut call = call;
@@ -163,11 +165,13 @@ impl<S: Store> Services<S> {
                         Ok(Answered { message, begun }) => (Ok(message), begun),
                         Err(status) => (Err(status), None),
                     };
-                    if let Err(error) = send(respond, response, account) {
+                    let stream = respond.stream_id().as_u32();
+                    let sent = send(respond, response, account);
+                    if let Err(error) = &sent {
                         tracing::debug!(%error, "call aborted");
-                        if let Some(begun) = begun {
-                            Box::pin(self.service.undo(&begun)).await;
-                        }
+                    }
+                    if let Some(begun) = begun {
+                        Box::pin(self.answered(stream, begun, sent.is_ok(), answers)).await;
                     }
                 }
                 // boxed, since all calls share a slot that is as large as the largest future
@@ -175,6 +179,24 @@ impl<S: Store> Services<S> {
             }
         };
         (kind, handled)
+    }
+
+    /// Remembers the request that an answer names, or ends it if its caller has left.
+    #[cold]
+    async fn answered(
+        &self,
+        stream: u32,
+        begun: Box<BegunRequest>,
+        is_sent: bool,
+        answers: Option<&NamedAnswers>,
+    ) {
+        let left = match answers.filter(|_| is_sent) {
+            Some(answers) => answers.add(stream, begun),
+            None => Some(begun).filter(|_| !is_sent),
+        };
+        if let Some(begun) = left {
+            self.service.undo(&begun).await;
+        }
     }
 
     async fn handle_other(

@@ -47,6 +47,7 @@ pub(super) struct Answered {
 }
 
 /// A request in flight that began with an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BegunRequest {
     domain: Box<str>,
     name: Box<str>,
@@ -87,6 +88,11 @@ impl<S: Store> Service<S> {
     #[must_use]
     pub fn acquire_service(&self) -> AcquireService<S> {
         AcquireService::new(Arc::clone(&self.limiter), Arc::clone(&self.clock), self.bounds)
+    }
+
+    /// Whether answers may name requests in flight.
+    pub(super) fn may_name(&self) -> bool {
+        self.limiter.has_places()
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -198,8 +204,12 @@ impl<S: Store> Service<S> {
 impl BegunRequest {
     #[cold]
     fn of(request: &limit::Request<'_>, places: &InFlightVerdict<'_>) -> Option<Box<Self>> {
-        let name = places.name.clone()?;
-        Some(Box::new(Self { domain: request.domain.into(), name }))
+        let name = places.name.as_deref()?;
+        Some(Box::new(Self::new(request.domain, name)))
+    }
+
+    pub(super) fn new(domain: &str, name: &str) -> Self {
+        Self { domain: domain.into(), name: name.into() }
     }
 }
 
