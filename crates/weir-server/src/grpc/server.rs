@@ -20,7 +20,7 @@ use super::{
     health_and_reflection::{self, MAX_REQUEST},
     resets::NamedAnswers,
     response::send,
-    service::{Answered, BegunRequest, Service},
+    service::{BegunRequest, RpcAnswer, Service},
 };
 use crate::{
     connections::{CALL, Connection, ConnectionAccount, Connections, UnreadBytes},
@@ -162,7 +162,7 @@ impl<S: Store> Services<S> {
                     let arrival = self.connections.bounds().arrival;
                     let response = self.service.handle(&mut call, now, account, arrival).await;
                     let (response, begun) = match response {
-                        Ok(Answered { message, begun }) => (Ok(message), begun),
+                        Ok(RpcAnswer { message, begun }) => (Ok(message), begun),
                         Err(status) => (Err(status), None),
                     };
                     let stream = respond.stream_id().as_u32();

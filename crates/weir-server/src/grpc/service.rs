@@ -40,7 +40,7 @@ pub struct Service<S> {
 }
 
 /// A response with gRPC's message prefix.
-pub(super) struct Answered {
+pub(super) struct RpcAnswer {
     pub(super) message: Bytes,
     /// The request in flight that it names, if there is one.
     pub(super) begun: Option<Box<BegunRequest>>,
@@ -111,7 +111,7 @@ impl<S: Store> Service<S> {
         now: Timestamp,
         account: &Arc<ConnectionAccount>,
         arrival: Duration,
-    ) -> Result<Answered, Status> {
+    ) -> Result<RpcAnswer, Status> {
         let span =
             self.tracer.as_ref().and_then(|tracer| tracer.start(SpanCall::Rpc, Some(call.headers()), now));
         let response = async {
@@ -174,7 +174,7 @@ impl<S: Store> Service<S> {
         now: Timestamp,
         span: Option<&RequestSpan>,
         wait: Option<Duration>,
-    ) -> Result<Answered, Status> {
+    ) -> Result<RpcAnswer, Status> {
         let mut request = limit::Request::default();
         decode(message, &self.bounds, &mut request).map_err(|error| self.rejected(error))?;
         let options = TakeOptions { record: span.map(RequestSpan::record), wait, takes_names: true };
@@ -185,7 +185,7 @@ impl<S: Store> Service<S> {
             }
             let message = encode(verdict, &self.headers.render(verdict));
             let begun = verdict.in_flight.as_ref().and_then(|places| BegunRequest::of(&request, places));
-            Answered { message, begun }
+            RpcAnswer { message, begun }
         });
         response.await.map_err(|error| of_limit_error(&error))
     }
