@@ -137,7 +137,11 @@ impl RuleDescription<'_> {
         let ends = format!(
             "  answers name a request ({IN_FLIGHT}), and the entry {IN_FLIGHT} with that name ends it"
         );
-        vec![format!("  requests in flight with {store}: {mode}"), ends]
+        let mut lines = vec![format!("  requests in flight with {store}: {mode}"), ends];
+        if self.shared.store.is_none() && rule.limit == Limit::Unlimited {
+            lines.push("  now: local, since no shared store is set".to_owned());
+        }
+        lines
     }
 
     fn shadow_lines(&self, rule: &Rule, shadow: &Limit) -> Vec<String> {

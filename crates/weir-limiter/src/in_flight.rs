@@ -64,7 +64,7 @@ impl<S: Store> Limiter<S> {
             };
             match (whole, &*descriptor.entries) {
                 (Some(whole), _) => {
-                    running.extend(whole.descriptors().map(|entries| of(whole.place, entries)))
+                    running.extend(whole.descriptors().map(|entries| of(whole.place, entries)));
                 }
                 (None, [above @ .., last]) => {
                     let name = RequestName::read_place(last.value).filter(|_| !above.is_empty());

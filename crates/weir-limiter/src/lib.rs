@@ -446,7 +446,8 @@ impl<S: Store> Limiter<S> {
                 };
                 taken.map_err(LimitError::from).map(|(decisions, placed)| {
                     let encode = traced(options.record, &matched, &decisions, encode);
-                    self.conclude(loaded, request, &matched, &decisions, placed.as_ref(), now, encode)
+                    let decided = (&*decisions, placed.as_ref());
+                    self.conclude(loaded, request, &matched, decided, now, encode)
                 })
             }
             Err(error) => Err(error),
@@ -469,8 +470,7 @@ impl<S: Store> Limiter<S> {
         loaded: &LoadedRules,
         request: &Request<'_>,
         matched: &Matched<'_>,
-        decisions: &[Decision],
-        placed: Option<&PlaceDecisions>,
+        (decisions, placed): (&[Decision], Option<&PlaceDecisions>),
         now: Timestamp,
         encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> T {

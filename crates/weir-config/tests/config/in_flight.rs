@@ -17,8 +17,8 @@ fn rule(rate_limit: &str) -> Rule {
     loaded.domains[0].nodes[0].rule.clone().expect("a rule")
 }
 
-fn in_flight(most: u32, seconds: u64) -> Option<InFlight> {
-    Some(InFlight { most, give_up_after: Period::from_secs(seconds) })
+fn in_flight(most: u32, seconds: u64) -> InFlight {
+    InFlight { most, give_up_after: Period::from_secs(seconds) }
 }
 
 #[test]
@@ -30,7 +30,11 @@ fn a_limit_stands_alone_or_is_a_tier() {
         ("tiers: [{in_flight: 3, give_up_after: 5m}]", 3, 300),
     ] {
         let rule = rule(written);
-        assert_eq!((rule.in_flight, &rule.limit), (in_flight(most, seconds), &Limit::Unlimited), "{written}");
+        assert_eq!(
+            (rule.in_flight, &rule.limit),
+            (Some(in_flight(most, seconds)), &Limit::Unlimited),
+            "{written}"
+        );
         assert!(!rule.is_unlimited());
     }
     for written in [
@@ -38,7 +42,7 @@ fn a_limit_stands_alone_or_is_a_tier() {
         "tiers: [{requests: 100, per: 1m}, {in_flight: 4}], coordination: strict",
     ] {
         let rule = rule(written);
-        assert_eq!((rule.in_flight, rule.tiers().len()), (in_flight(4, 600), 1), "{written}");
+        assert_eq!((rule.in_flight, rule.tiers().len()), (Some(in_flight(4, 600)), 1), "{written}");
     }
 }
 

@@ -5,6 +5,7 @@ use std::{
     collections::VecDeque,
     io,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -12,9 +13,13 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::service::BegunRequest;
+use crate::connections::{AccountHold, ConnectionAccount};
 
-/// The answers, and the resets before an answer, that a connection remembers.
+/// The answers that a connection remembers.
 const REMEMBERED: usize = 1_024;
+
+/// The resets before an answer that it remembers: those of a batch at most.
+const RESETS: usize = 256;
 
 /// The length of what a client sends before its first frame.
 const PREFACE: usize = 24;
@@ -31,9 +36,17 @@ pub(super) struct NamedAnswers(Mutex<AnswersAndResets>);
 #[derive(Debug, Default)]
 struct AnswersAndResets {
     frames: FrameScanner,
-    answers: VecDeque<(u32, Box<BegunRequest>)>,
+    answers: VecDeque<RememberedAnswer>,
     /// Streams without an answer so far: h2 may not have read the reset yet.
     resets: VecDeque<u32>,
+}
+
+#[derive(Debug)]
+struct RememberedAnswer {
+    stream: u32,
+    begun: Box<BegunRequest>,
+    /// What the connection holds for it; none if it holds too much.
+    _hold: Option<AccountHold>,
 }
 
 /// Finds the resets among the frames of a client, in any parts. (RFC 9113, section 4.1)
@@ -56,12 +69,19 @@ pub(super) struct Watched<'a, I, F> {
 
 impl NamedAnswers {
     /// Remembers an answer to `stream`. Returns it if the stream was reset before.
-    pub(super) fn add(&self, stream: u32, begun: Box<BegunRequest>) -> Option<Box<BegunRequest>> {
+    pub(super) fn add(
+        &self,
+        stream: u32,
+        begun: Box<BegunRequest>,
+        account: &Arc<ConnectionAccount>,
+    ) -> Option<Box<BegunRequest>> {
         let mut state = self.0.lock();
         if state.resets.contains(&stream) {
             return Some(begun);
         }
-        state.answers.push_back((stream, begun));
+        let weight = size_of::<RememberedAnswer>() + begun.weight();
+        let _hold = account.hold(weight).ok();
+        state.answers.push_back(RememberedAnswer { stream, begun, _hold });
         if state.answers.len() > REMEMBERED {
             state.answers.pop_front();
         }
@@ -72,12 +92,12 @@ impl NamedAnswers {
         let mut state = self.0.lock();
         let AnswersAndResets { frames, answers, resets } = &mut *state;
         frames.scan(bytes, |stream| {
-            if let Some(i) = answers.iter().rposition(|(answered, _)| *answered == stream) {
-                answers.remove(i).iter().for_each(|(_, begun)| undo(begun));
+            if let Some(i) = answers.iter().rposition(|answer| answer.stream == stream) {
+                answers.remove(i).iter().for_each(|answer| undo(&answer.begun));
                 return;
             }
             resets.push_back(stream);
-            if resets.len() > REMEMBERED {
+            if resets.len() > RESETS {
                 resets.pop_front();
             }
         });
@@ -171,6 +191,7 @@ impl<I: AsyncWrite + Unpin, F: Unpin> AsyncWrite for Watched<'_, I, F> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connections::Connections;
 
     fn frame(kind: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
         let length = u32::try_from(payload.len()).expect("it is short").to_be_bytes();
@@ -204,24 +225,26 @@ mod tests {
     #[test]
     fn an_answer_and_its_reset_meet_in_either_order() {
         let answers = NamedAnswers::default();
+        let opened = Arc::new(Connections::default()).open().expect("the first connection");
+        let account = opened.account();
         let begun = |name: &str| Box::new(BegunRequest::new("shop", name));
         let undone = Mutex::new(Vec::new());
         let undo = |begun: &BegunRequest| undone.lock().push(begun.clone());
         answers.scan(&[0; PREFACE], &undo);
         for stream in [1, 3] {
-            assert_eq!(answers.add(stream, begun(&stream.to_string())), None);
+            assert_eq!(answers.add(stream, begun(&stream.to_string()), account), None);
         }
         for stream in [3, 5, 3] {
             answers.scan(&frame(RST_STREAM, stream, &[0; 4]), &undo);
         }
         assert_eq!(*undone.lock(), [*begun("3")]);
-        assert_eq!(answers.add(5, begun("5")), Some(begun("5")));
+        assert_eq!(answers.add(5, begun("5"), account), Some(begun("5")));
         // neither grows without bound
         for stream in (7..10_000).step_by(2) {
-            assert_eq!(answers.add(stream, begun("x")), None);
+            assert_eq!(answers.add(stream, begun("x"), account), None);
             answers.scan(&frame(RST_STREAM, stream + 1, &[0; 4]), &undo);
         }
         let state = answers.0.lock();
-        assert_eq!((state.answers.len(), state.resets.len()), (REMEMBERED, REMEMBERED));
+        assert_eq!((state.answers.len(), state.resets.len()), (REMEMBERED, RESETS));
     }
 }

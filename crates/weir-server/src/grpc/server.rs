@@ -171,7 +171,7 @@ impl<S: Store> Services<S> {
                         tracing::debug!(%error, "call aborted");
                     }
                     if let Some(begun) = begun {
-                        Box::pin(self.answered(stream, begun, sent.is_ok(), answers)).await;
+                        Box::pin(self.answered(stream, begun, sent.is_ok(), (answers, account))).await;
                     }
                 }
                 // boxed, since all calls share a slot that is as large as the largest future
@@ -188,10 +188,10 @@ impl<S: Store> Services<S> {
         stream: u32,
         begun: Box<BegunRequest>,
         is_sent: bool,
-        answers: Option<&NamedAnswers>,
+        (answers, account): (Option<&NamedAnswers>, &Arc<ConnectionAccount>),
     ) {
         let left = match answers.filter(|_| is_sent) {
-            Some(answers) => answers.add(stream, begun),
+            Some(answers) => answers.add(stream, begun, account),
             None => Some(begun).filter(|_| !is_sent),
         };
         if let Some(begun) = left {

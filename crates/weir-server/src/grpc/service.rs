@@ -208,6 +208,11 @@ impl BegunRequest {
         Some(Box::new(Self::new(request.domain, name)))
     }
 
+    /// The memory that it takes, in bytes.
+    pub(super) const fn weight(&self) -> usize {
+        size_of::<Self>() + self.domain.len() + self.name.len()
+    }
+
     pub(super) fn new(domain: &str, name: &str) -> Self {
         Self { domain: domain.into(), name: name.into() }
     }

@@ -372,6 +372,7 @@ impl<N: Notes> MemoryStore<N> {
                 }
                 PlaceAsk::Nothing => Asked { is_taken: true, before: 0 },
             };
+            self.bound(key, now);
             is_rejected |= *rejects && !is_taken;
             let before = u32::try_from(before).unwrap_or(u32::MAX);
             decisions.push(PlaceDecision { over: !is_taken, before, basis: Basis::Counters });
@@ -415,9 +416,9 @@ impl<N: Notes> MemoryStore<N> {
         SLACK + self.max_counters / 4
     }
 
-    /// Evicts counters while there are too many, those of the shard of `key` first.
+    /// Evicts counters while there are too many, those of the shard of `key` first. Places take room from them.
     pub fn bound(&self, key: CounterKey, now: Timestamp) {
-        if self.live.load(Ordering::Relaxed) > self.max_counters {
+        if self.live.load(Ordering::Relaxed) + self.places.weight() > self.max_counters {
             self.make_room(key, now);
         }
     }
@@ -426,7 +427,8 @@ impl<N: Notes> MemoryStore<N> {
     #[cold]
     fn make_room(&self, key: CounterKey, now: Timestamp) {
         let slack = if N::NOTED { self.slack() } else { 0 };
-        let max = self.max_counters - self.room_for_requests(key);
+        let taken = self.room_for_requests(key) + self.places.weight();
+        let max = self.max_counters.saturating_sub(taken);
         let first = self.index(key);
         for turn in 0..self.shards.len() {
             let shard = &self.shards[(first + turn) % self.shards.len()];

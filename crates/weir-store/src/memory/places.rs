@@ -30,7 +30,7 @@ pub(super) struct PlaceTable {
     /// In all shards, so that the bound needs no lock.
     places: AtomicUsize,
     counters: AtomicUsize,
-    max_counters: usize,
+    max_weight: usize,
 }
 
 #[derive(Debug, Default)]
@@ -64,15 +64,16 @@ pub(super) struct Asked {
 // === impl PlaceTable ===
 
 impl PlaceTable {
-    /// The most places for each counter of the store.
-    const PER_COUNTER: usize = 4;
+    /// So many places are as large as a counter of the store.
+    const PER_COUNTER: usize = 8;
 
+    /// The other half of the `max_counters` is for counters of rates.
     pub(super) fn new(max_counters: usize) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             places: AtomicUsize::new(0),
             counters: AtomicUsize::new(0),
-            max_counters,
+            max_weight: max_counters.div_ceil(2),
         }
     }
 
@@ -126,9 +127,9 @@ impl PlaceTable {
         }
     }
 
-    /// Returns the number of places.
-    pub(super) fn places(&self) -> usize {
-        self.places.load(Ordering::Relaxed)
+    /// Returns how many counters of the store are as large as all of this.
+    pub(super) fn weight(&self) -> usize {
+        self.counters.load(Ordering::Relaxed) + self.places.load(Ordering::Relaxed) / Self::PER_COUNTER
     }
 
     /// Gives up what is due of `key`, and some of what is due of others, before it acts.
@@ -156,8 +157,7 @@ impl PlaceTable {
     }
 
     fn is_full(&self) -> bool {
-        self.places() > self.max_counters.saturating_mul(Self::PER_COUNTER)
-            || self.counters.load(Ordering::Relaxed) > self.max_counters
+        self.weight() > self.max_weight
     }
 
     /// Gives up the places that are the nearest to it while there are too many, in the shard of `key` first: keys are
