@@ -80,8 +80,7 @@ impl NamedAnswers {
             return Some(begun);
         }
         let weight = size_of::<RememberedAnswer>() + begun.weight();
-        let _hold = account.hold(weight).ok();
-        state.answers.push_back(RememberedAnswer { stream, begun, _hold });
+        state.answers.push_back(RememberedAnswer { stream, begun, _hold: account.hold(weight).ok() });
         if state.answers.len() > REMEMBERED {
             state.answers.pop_front();
         }
