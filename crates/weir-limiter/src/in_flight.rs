@@ -3,12 +3,16 @@
 
 use std::{
     hash::{BuildHasher as _, RandomState},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
 };
 
 use smallvec::SmallVec;
 
-use super::{Limiter, LoadedRules, Rejection};
+use super::{LimitError, Limiter, LoadedRules, Rejection};
 use weir_limit::{
     Code, Decision, Descriptor, DescriptorMatch, Direction, Hits, LimitCheck, Matched, OverLimitPolicy,
     Period, PlaceAsk, PlaceCheck, PlaceDecision, PlaceDecisions, PlaceName, Request, RequestName, RuleRef,
@@ -34,9 +38,36 @@ struct Running<'a> {
 }
 
 impl<S: Store> Limiter<S> {
-    /// Ends the requests that `request` names, and counts their costs.
+    /// Ends the requests that `request` names, and takes its hits and then its places, all within the same wait.
     #[cold]
-    pub(super) async fn end_named(
+    pub(super) async fn take_in_flight(
+        &self,
+        loaded: &LoadedRules,
+        request: &Request<'_>,
+        matched: &Matched<'_>,
+        now: Timestamp,
+        options: TakeOptions<'_>,
+    ) -> Result<(Decisions, Option<Box<PlaceDecisions>>), LimitError> {
+        if matched.has_ends {
+            self.end_named(loaded, request, matched, now).await?;
+        }
+        if !matched.places.is_empty() && !options.takes_names {
+            return Err(LimitError::NoName);
+        }
+        let begun = Instant::now();
+        let decisions = self.take_matched(loaded, matched, now, options).await?;
+        if matched.places.is_empty() {
+            return Ok((decisions, None));
+        }
+        let longest = self.store.longest_wait();
+        let longest = options.wait.map_or(longest, |wait| wait.min(longest));
+        let options = TakeOptions { wait: Some(longest.saturating_sub(begun.elapsed())), ..options };
+        let placed = self.take_places(loaded, request, matched, &decisions, now, options).await?;
+        Ok((decisions, Some(Box::new(placed))))
+    }
+
+    /// Ends the requests that `request` names, and counts their costs.
+    async fn end_named(
         &self,
         loaded: &LoadedRules,
         request: &Request<'_>,
@@ -149,8 +180,7 @@ impl<S: Store> Limiter<S> {
 
     /// Takes the places that a request asks for, if its `decisions` admit it. If it is rejected then, it keeps none, and
     /// what it has taken beside them is given back.
-    #[cold]
-    pub(super) async fn take_places(
+    async fn take_places(
         &self,
         loaded: &LoadedRules,
         request: &Request<'_>,
@@ -325,7 +355,7 @@ pub(super) fn counted(matched: &Matched<'_>, decisions: &[Decision], placed: &Pl
 // === impl LoadedRules ===
 
 impl LoadedRules {
-    fn places(&self, check: &PlaceCheck<'_>) -> &std::sync::Arc<PlaceStats> {
+    fn places(&self, check: &PlaceCheck<'_>) -> &Arc<PlaceStats> {
         self.stats[check.rule.index()].places()
     }
 }

@@ -421,38 +421,37 @@ impl<S: Store> Limiter<S> {
         let loaded = self.loaded.load();
         let decided = match find(loaded.as_deref(), request) {
             Ok((loaded, matched)) => {
-                if matched.has_ends {
-                    let ended = Box::pin(self.end_named(loaded, request, &matched, now)).await;
-                    if let Err(error) = ended {
-                        return self.count_error(Err(error.into()));
-                    }
-                }
-                if !matched.places.is_empty() && !options.takes_names {
-                    return self.count_error(Err(LimitError::NoName));
-                }
-                let scope = self.scope_of(&matched);
-                let taken = if scope == Scope::Request && matched.has_shadows() {
-                    // boxed to keep the future of all other requests small
-                    Box::pin(self.take_before_shadows(loaded, &matched, now, options)).await
+                // boxed to keep the future of all other requests small
+                let taken = if matched.has_ends || !matched.places.is_empty() {
+                    Box::pin(self.take_in_flight(loaded, request, &matched, now, options)).await
                 } else {
-                    self.store.take_with(&matched.checks, scope, now, options).await
+                    let taken = self.take_matched(loaded, &matched, now, options).await;
+                    taken.map(|decisions| (decisions, None)).map_err(LimitError::from)
                 };
-                let taken = match taken {
-                    Ok(decisions) if !matched.places.is_empty() => {
-                        let placed = self.take_places(loaded, request, &matched, &decisions, now, options);
-                        Box::pin(placed).await.map(|placed| (decisions, Some(placed)))
-                    }
-                    taken => taken.map(|decisions| (decisions, None)),
-                };
-                taken.map_err(LimitError::from).map(|(decisions, placed)| {
+                taken.map(|(decisions, placed)| {
                     let encode = traced(options.record, &matched, &decisions, encode);
-                    let decided = (&*decisions, placed.as_ref());
+                    let decided = (&*decisions, placed.as_deref());
                     self.conclude(loaded, request, &matched, decided, now, encode)
                 })
             }
             Err(error) => Err(error),
         };
         self.count_error(decided)
+    }
+
+    /// Takes the hits of all limits but those on requests in flight.
+    async fn take_matched(
+        &self,
+        loaded: &LoadedRules,
+        matched: &Matched<'_>,
+        now: Timestamp,
+        options: TakeOptions<'_>,
+    ) -> Result<Decisions, StoreError> {
+        let scope = self.scope_of(matched);
+        if scope == Scope::Request && matched.has_shadows() {
+            return Box::pin(self.take_before_shadows(loaded, matched, now, options)).await;
+        }
+        self.store.take_with(&matched.checks, scope, now, options).await
     }
 
     fn count_error<T>(&self, decided: Result<T, LimitError>) -> Result<T, LimitError> {
