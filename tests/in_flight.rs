@@ -85,6 +85,19 @@ fn left(response: &RateLimitResponse) -> Option<f64> {
     }
 }
 
+/// Places are in memory there, too.
+#[tokio::test]
+async fn with_counters_on_disk_requests_have_places() {
+    let variables = [("WEIR_DATA_DIR", "{dir}/data"), ("WEIR_DECISION_BUDGET", "10s")];
+    let mut weir = Weir::start_with(RULES, &variables).await;
+    let tiers = || descriptor([("tiers", "x")]);
+    let held = [begin(&mut weir, [tiers()]).await, begin(&mut weir, [tiers()]).await];
+    assert_eq!(begin(&mut weir, [tiers()]).await, None);
+    end(&mut weir, held[0].as_deref().expect("a name")).await;
+    let third = weir.decide(request("shop", [tiers()])).await;
+    assert_eq!(gist(&third), (Ok, vec![(Ok, 6)]), "the refused one took nothing");
+}
+
 /// Asks for places, and returns the name of the request, or none if it is rejected.
 async fn begin<const N: usize>(weir: &mut Weir, descriptors: [RateLimitDescriptor; N]) -> Option<String> {
     let response = weir.decide(request("shop", descriptors)).await;
