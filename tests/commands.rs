@@ -291,6 +291,27 @@ descriptors:
 }
 
 #[test]
+fn a_limit_on_requests_in_flight_is_explained() {
+    let rules = "domain: d\ndescriptors:\n  - key: user\n    rate_limit: { in_flight: 4, give_up_after: 1h }\n  - key: tenant\n    \
+                 rate_limit: { tiers: [{ in_flight: 1 }, { requests: 9, per: 1m }] }\n";
+    let explained = |entries: &[(&str, &str)]| explain_in(rules, "d", entries);
+    let alone = explained(&[("user", "acme")]);
+    for line in
+        ["  4 requests in flight, given up after 1h\n", "  rejected requests do not count\n", "now: local"]
+    {
+        assert!(alone.contains(line), "{line}: {alone}");
+    }
+    assert!(!alone.contains("unlimited"), "{alone}");
+    let tiers = explained(&[("tenant", "acme")]);
+    let both = "  1 request in flight, given up after 10m\n  9 requests per 1m\n";
+    assert!(tiers.contains(both), "{tiers}");
+    for entries in [&[("in_flight", "x")][..], &[("user", "acme"), ("in_flight", "x")]] {
+        let ends = explained(entries);
+        assert!(ends.contains("names a running request: ") && !ends.contains("rule d."), "{ends}");
+    }
+}
+
+#[test]
 fn the_mode_that_applies_now_is_explained() {
     let rules = "domain: d
 descriptors:

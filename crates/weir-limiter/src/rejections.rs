@@ -24,6 +24,8 @@ pub enum ReportedRejections {
 pub struct Rejection<'a> {
     pub check: &'a LimitCheck<'a>,
     pub decision: &'a Decision,
+    /// The limit on requests in flight, if that rejects.
+    pub in_flight: Option<u32>,
     pub at: Timestamp,
     /// The coordination mode of the rule; none for a limit that came with the request.
     pub mode: Option<Coordination>,
