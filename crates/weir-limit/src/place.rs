@@ -72,6 +72,20 @@ impl PlaceName {
         self.0[6] & Self::WITHOUT_STORE != 0
     }
 
+    /// Returns the same name, of a request that an instance admitted without the shared store.
+    #[must_use]
+    pub const fn by_fallback(mut self) -> Self {
+        self.0[6] |= Self::WITHOUT_STORE;
+        self
+    }
+
+    /// Returns the name of its place, which stays the same whatever becomes known of the request.
+    #[must_use]
+    pub const fn without_flags(mut self) -> Self {
+        self.0[6] = 0;
+        self
+    }
+
     /// Returns the bits of the instance and its number.
     #[must_use]
     pub fn serial(&self) -> u64 {
@@ -93,12 +107,15 @@ mod tests {
 
     #[test]
     fn a_name_has_what_it_was_made_of_and_sorts_by_age() {
-        let of = |millis: u64, serial| PlaceName::new(Timestamp::from_nanos(millis * 1_000_000), serial, false);
+        let of =
+            |millis: u64, serial| PlaceName::new(Timestamp::from_nanos(millis * 1_000_000), serial, false);
         let name = of(1_700_000_000_123, 0x12_3456_789a);
         assert_eq!(name.start(), Timestamp::from_nanos(1_700_000_000_123_000_000));
         assert_eq!((name.serial(), name.is_without_store()), (0x12_3456_789a, false));
         assert_eq!(PlaceName::from_bytes(name.bytes()), Some(name));
         assert!(name < of(1_700_000_000_124, 0) && PlaceName::from_bytes(&[0; 11]).is_none());
-        assert!(PlaceName::new(Timestamp::from_secs(1), 7, true).is_without_store());
+        let fallback = PlaceName::new(Timestamp::from_secs(1), 7, true);
+        assert!(fallback.is_without_store() && !fallback.without_flags().is_without_store());
+        assert_eq!(fallback.without_flags().by_fallback(), fallback);
     }
 }
