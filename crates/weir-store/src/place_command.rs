@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use weir_limit::{Period, PlaceName, Timestamp};
 
+use super::remote::RemoteError;
+
 /// An operation on the places of one counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlaceCommand {
@@ -44,6 +46,17 @@ pub struct PlaceReply {
     pub places: u32,
     /// The places that were given up.
     pub given_up: u32,
+    /// The names of a [`PlaceOp::End`] that had a place.
+    pub ended: u32,
+}
+
+/// The replies to some commands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlaceReplies {
+    /// The store's clock when it carried out the commands.
+    pub now: Timestamp,
+    /// One for each command.
+    pub replies: Vec<Result<PlaceReply, RemoteError>>,
 }
 
 // === impl PlaceCommand ===
@@ -54,4 +67,10 @@ impl PlaceCommand {
 
     /// The most names in another operation.
     pub const MAX_ENDED: usize = 1_024;
+
+    /// How long a store marks a name that has ended.
+    pub const MARKED: Period = Period::from_secs(30);
+
+    /// The most marks of a counter: further ones replace the oldest.
+    pub const MAX_MARKS: usize = 10_000;
 }

@@ -13,6 +13,7 @@ mod hostile;
 mod keys;
 mod lua;
 mod members;
+mod places;
 mod pools;
 mod pools_cluster;
 mod pools_fleet;
