@@ -18,6 +18,8 @@ pub struct CoordinationMetrics {
     pub switches: SwitchCounts,
     /// Counters that were removed because memory was full.
     pub evictions: EvictionCounts,
+    /// Places that the store keeps.
+    pub places: PlaceCounts,
 }
 
 /// Decisions, by how they were made.
@@ -63,6 +65,19 @@ pub struct HitCounts {
     pub overshoot: Counter,
     /// Asked for of a pool, too late to be demand.
     pub lost_demand: Counter,
+}
+
+/// Places of requests in flight that the store keeps.
+#[derive(Debug, Default)]
+pub struct PlaceCounts {
+    /// Given up, as replies to this instance have told.
+    pub given_up: Counter,
+    /// Ended because their requests were not admitted after all.
+    pub undone: Counter,
+    /// Ends of requests that had no place.
+    pub unknown: Counter,
+    /// Ends that were not sent, because too many waited.
+    pub ends_dropped: Counter,
 }
 
 /// Changes of modes under `auto`.

@@ -69,7 +69,7 @@ fn compare_with_the_simulated_store(redis: &RedisWithClock, cases: u32) {
     let checked = runner.run(&steps(), |steps| {
         let mut model = SimulatedPlaces::default();
         let (path, begun) = (redis.target(&[]).path.clone().into(), redis.clock.now());
-        let named = |names: Vec<usize>, flagged: bool| -> Vec<PlaceName> {
+        let with_flags = |names: Vec<usize>, flagged: bool| -> Vec<PlaceName> {
             // one in three ends has a flag
             names.into_iter().map(|i| name(i, begun, flagged && i % 3 == 0)).collect()
         };
@@ -79,12 +79,12 @@ fn compare_with_the_simulated_store(redis: &RedisWithClock, cases: u32) {
             let now = redis.clock.now();
             let op = match action.clone() {
                 Action::Take(names, most, left) => PlaceOp::Take {
-                    names: named(names, false),
+                    names: with_flags(names, false),
                     most,
                     valid_until: Timestamp::from_nanos(nanos.saturating_add_signed(left * 1_000_000)),
                 },
-                Action::End(names) => PlaceOp::End(named(names, true)),
-                Action::Add(names) => PlaceOp::Add(named(names, true)),
+                Action::End(names) => PlaceOp::End(with_flags(names, true)),
+                Action::Add(names) => PlaceOp::Add(with_flags(names, true)),
             };
             let command = PlaceCommand { path: Arc::clone(&path), give_up_after: GIVE_UP_AFTER, op };
             let expected = model.execute(&command, now);
