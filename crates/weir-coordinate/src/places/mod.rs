@@ -83,8 +83,6 @@ pub struct PlaceAsked<'a> {
     pub limit: InFlight,
     /// Whether a place is taken if there is one.
     pub takes: bool,
-    /// Whether the request is rejected without this place.
-    pub rejects: bool,
 }
 
 /// The places of a request.
@@ -587,8 +585,8 @@ impl<R: Remote> Coordinated<R> {
         !is_local && self.remote().shared_store().capabilities == Capabilities::All
     }
 
-    /// Takes a place for each of `asked` that takes one. If one that rejects the request has none, no place is kept, nor if
-    /// the future is dropped. `serial` becomes a part of the name.
+    /// Takes a place for each of `asked` that takes one and has room; all of them are given back if the future is dropped.
+    /// `serial` becomes a part of the name.
     pub async fn take_places(
         &self,
         asked: &[PlaceAsked<'_>],
@@ -614,10 +612,6 @@ impl<R: Remote> Coordinated<R> {
         for i in 0..asked.len() {
             let decision = first(i).map(|first| decisions[first]).or_else(|| taken.next());
             decisions.extend(decision);
-        }
-        let is_rejected = asked.iter().zip(&decisions).any(|(asked, taken)| asked.rejects && taken.over);
-        if is_rejected {
-            return PlacesTaken { name, decisions };
         }
         let taken = || held.iter().filter(|(_, held)| held.name.is_some());
         let is_flagged = taken().any(|(_, held)| matches!(held.state, HeldState::ByFallback));

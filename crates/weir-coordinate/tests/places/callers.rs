@@ -30,6 +30,8 @@ struct Loop {
     instances: usize,
     most: u32,
     callers: u64,
+    /// As many more join in this second.
+    later: (u64, u64),
     seconds: u64,
     /// The mean length of a request in milliseconds.
     duration: f64,
@@ -61,6 +63,7 @@ impl Default for Loop {
             instances: 2,
             most: 8,
             callers: 40,
+            later: (0, 0),
             seconds: 12,
             duration: 200.0,
             network: network(1),
@@ -88,9 +91,10 @@ impl Loop {
         let (begun, mut random) = (Instant::now(), Random::new(7));
         let usage = Arc::new(Usage { begun, running: AtomicI64::new(0), most: AtomicI64::new(0), seconds });
         let at = |second: u64| begun + Duration::from_secs(second);
-        for caller in 0..self.callers {
+        for caller in 0..self.callers + self.later.0 {
+            let joins = if caller < self.callers { begun } else { at(self.later.1) };
             let (instances, usage) = (instances.clone(), Arc::clone(&usage));
-            tokio::spawn(self.call(caller, instances, usage, self.death.map(at), random.fork()));
+            tokio::spawn(self.call((caller, joins), instances, usage, self.death.map(at), random.fork()));
         }
         if let Some((from, to, condition)) = self.outage {
             sleep_until(at(from)).await;
@@ -108,13 +112,13 @@ impl Loop {
     }
     async fn call(
         self,
-        caller: u64,
+        (caller, joins): (u64, Instant),
         instances: Vec<Arc<Instance>>,
         usage: Arc<Usage>,
         dies: Option<Instant>,
         mut random: Random,
     ) {
-        sleep(Duration::from_millis(random.next() % 20)).await;
+        sleep_until(joins + Duration::from_millis(random.next() % 20)).await;
         let is_dead = || dies.is_some_and(|dies| Instant::now() >= dies);
         let choose = |random: &mut Random| {
             let living = &instances[usize::from(is_dead())..];
@@ -196,16 +200,33 @@ fn an_outage_exceeds_nothing() {
     for condition in [Condition::Down, Condition::Frozen] {
         for (instances, most) in [(3, 12), (2, 8), (1, 8)] {
             let callers = u64::from(most) * 5;
-            let outage = Some((6, 22, condition));
-            let all = Loop { instances, most, callers, outage, seconds: 30, ..Loop::default() };
+            let outage = Some((4, 14, condition));
+            let all = Loop { instances, most, callers, outage, seconds: 20, ..Loop::default() };
             let (used, at_once) = all.run();
             let limit = f64::from(most);
             assert!(at_once <= i64::from(most), "{at_once} of {most}, {instances} instances");
-            assert!(mean(&used[2..6]) >= 0.93 * limit, "before: {used:?}");
-            assert!(mean(&used[9..21]) >= limit / 3.0, "within: {used:?}");
-            assert!(mean(&used[25..29]) >= 0.93 * limit, "after: {used:?}");
+            assert!(mean(&used[1..4]) >= 0.93 * limit, "before: {used:?}");
+            assert!(mean(&used[7..13]) >= limit / 3.0, "within: {used:?}");
+            assert!(mean(&used[16..19]) >= 0.93 * limit, "after: {used:?}");
         }
     }
+}
+
+/// Few callers, whose ends arrive at other instances than their starts, and then many.
+#[test]
+fn counts_of_the_fallback_do_not_drift_apart() {
+    let outage = Some((1, 24, Condition::Down));
+    let all = Loop {
+        instances: 3,
+        most: 12,
+        callers: 2,
+        later: (60, 14),
+        outage,
+        seconds: 26,
+        ..Loop::default()
+    };
+    let (used, at_once) = all.run();
+    assert!(at_once <= 12 && mean(&used[16..23]) >= 9.0, "{used:?} {at_once}");
 }
 
 /// A third of a percent of the calls is up to 60 ms late, so that the fallback decides.

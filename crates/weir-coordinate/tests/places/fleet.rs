@@ -106,8 +106,7 @@ impl Instance {
         let descriptors = values.iter().map(|value| descriptor(*value)).collect();
         let request = Request { domain: "d", descriptors, hits: 1 };
         let matched = Matched::new(&self.rules, &request);
-        let asked =
-            matched.checks.iter().map(|check| PlaceAsked { check, limit, takes: true, rejects: true });
+        let asked = matched.checks.iter().map(|check| PlaceAsked { check, limit, takes: true });
         let asked: Vec<PlaceAsked<'_>> = asked.collect();
         self.store.take_places(&asked, serial, now, TakeOptions::default()).await
     }

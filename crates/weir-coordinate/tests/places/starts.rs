@@ -126,25 +126,79 @@ async fn what_may_have_been_taken_is_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_keeps_all_of_its_places_or_none() {
+async fn a_request_has_places_of_several_counters() {
     let fleet = Fleet::new(OnStoreFailure::Local, 1, 0);
-    let instance = &fleet.started(1, Network::default(), limit(1, 60_000)).await[0];
+    let instance = &fleet.started(1, slow(4), limit(1, 60_000)).await[0];
     let held = instance.take_of(&["b"], 1).await;
     let taken = instance.take_of(&["a", "b"], 2).await;
     assert_eq!((taken.decisions[0].over, taken.decisions[1].over), (false, true));
-    sleep(Duration::from_millis(20)).await;
-    assert!(fleet.places().is_empty());
+    assert_eq!(fleet.places(), [2]);
+    instance.end_of("a", taken.name, true);
     instance.end_of("b", held.name, false);
     sleep(Duration::from_millis(20)).await;
-    let taken = instance.take_of(&["a", "b"], 3).await;
-    assert!(taken.decisions.iter().all(|taken| !taken.over));
+    // a caller that leaves keeps none
+    let mut taking = Box::pin(instance.take_of(&["a", "b"], 3));
+    assert!(timeout(Duration::from_millis(3), &mut taking).await.is_err());
     assert_eq!(fleet.places(), [3]);
+    drop(taking);
+    sleep(Duration::from_millis(20)).await;
+    let taken = instance.take_of(&["a", "b"], 4).await;
+    assert!(taken.decisions.iter().all(|taken| !taken.over));
+    assert_eq!(fleet.places(), [4]);
     instance.end(taken.name);
     sleep(Duration::from_millis(20)).await;
     // two of one counter are one
-    let twice = instance.take_of(&["a", "a"], 4).await;
+    let twice = instance.take_of(&["a", "a"], 5).await;
     assert!(twice.decisions.len() == 2 && twice.decisions.iter().all(|taken| !taken.over));
-    assert_eq!(fleet.places(), [4]);
+    assert_eq!(fleet.places(), [5]);
+}
+
+/// The reply is lost, and nobody notices until the store has heard of what the fallback has admitted.
+#[tokio::test(start_paused = true)]
+async fn what_the_fallback_has_admitted_is_not_ended_for_want_of_a_reply() {
+    for seed in 0..8 {
+        let fleet = Fleet::new(OnStoreFailure::Local, seed, 0);
+        let instance = &fleet.started(1, Network::default(), limit(4, 60_000)).await[0];
+        let timeout = Duration::from_millis(100);
+        instance.store.remote().set_network(Network { lost_replies: 1.0, timeout, ..Network::default() });
+        let mut taking = Box::pin(instance.take(1));
+        assert!(tokio::time::timeout(Duration::from_millis(1), &mut taking).await.is_err());
+        instance.store.remote().set_network(Network::default());
+        let taken = taking.await;
+        assert!(taken.decisions[0].by_fallback && !taken.decisions[0].over);
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(fleet.places(), [1]);
+        instance.end(taken.name);
+        sleep(Duration::from_millis(20)).await;
+        assert!(fleet.places().is_empty());
+    }
+}
+
+/// Its end counts at all counters as that of a request of the fallback, also where the store has admitted it.
+#[tokio::test(start_paused = true)]
+async fn the_flag_of_a_name_counts_for_all_of_its_places() {
+    let fleet = Fleet::new(OnStoreFailure::Local, 3, 0);
+    let slow =
+        Network { spikes: 0.5, spike: Duration::from_millis(40), reorders: true, ..Network::default() };
+    let instance = &fleet.started(1, slow, limit(20, 60_000)).await[0];
+    let mut mixed = 0;
+    for serial in 0..40 {
+        let taken = instance.take_of(&["a", "b"], serial).await;
+        let by_fallback = [taken.decisions[0].by_fallback, taken.decisions[1].by_fallback];
+        assert_eq!(taken.name.is_without_store(), by_fallback != [false; 2]);
+        mixed += usize::from(by_fallback == [false, true]);
+        instance.end_of("a", taken.name, false);
+        instance.end_of("b", taken.name, false);
+        sleep(Duration::from_millis(200)).await;
+    }
+    assert!(mixed > 3 && fleet.places().is_empty(), "{mixed}");
+    fleet.store.set(Condition::Down);
+    sleep(Duration::from_secs(4)).await;
+    let mut admitted = 0;
+    for serial in 100..200 {
+        admitted += usize::from(!instance.take(serial).await.decisions[0].over);
+    }
+    assert_eq!(admitted, 20);
 }
 
 #[tokio::test(start_paused = true)]
