@@ -14,6 +14,7 @@ mod keys;
 mod lua;
 mod members;
 mod places;
+mod places_fleet;
 mod pools;
 mod pools_cluster;
 mod pools_fleet;
