@@ -587,7 +587,7 @@ impl<R: Remote> Coordinated<R> {
 
     /// Takes a place for each of `asked` that takes one and has room; all of them are given back if the future is dropped.
     /// `serial` becomes a part of the name.
-    pub async fn take_places(
+    pub async fn take_shared_places(
         &self,
         asked: &[PlaceAsked<'_>],
         serial: u64,
@@ -628,7 +628,13 @@ impl<R: Remote> Coordinated<R> {
 
     /// Frees the place of `name`, of a request that has ended or, if it `is_undone`, was not admitted after all. The store
     /// frees it later.
-    pub fn end_place(&self, check: &LimitCheck<'_>, limit: InFlight, name: PlaceName, is_undone: bool) {
+    pub fn end_shared_place(
+        &self,
+        check: &LimitCheck<'_>,
+        limit: InFlight,
+        name: PlaceName,
+        is_undone: bool,
+    ) {
         if is_undone {
             self.client.metrics.places.undone.add(1);
         }

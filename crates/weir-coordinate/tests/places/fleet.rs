@@ -108,7 +108,7 @@ impl Instance {
         let matched = Matched::new(&self.rules, &request);
         let asked = matched.checks.iter().map(|check| PlaceAsked { check, limit, takes: true });
         let asked: Vec<PlaceAsked<'_>> = asked.collect();
-        self.store.take_places(&asked, serial, now, TakeOptions::default()).await
+        self.store.take_shared_places(&asked, serial, now, TakeOptions::default()).await
     }
 
     pub(crate) fn end(&self, name: PlaceName) {
@@ -120,6 +120,6 @@ impl Instance {
         let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
         let request = Request { domain: "d", descriptors: [descriptor].into_iter().collect(), hits: 1 };
         let matched = Matched::new(&self.rules, &request);
-        self.store.end_place(&matched.checks[0], *self.limit.lock(), name, is_undone);
+        self.store.end_shared_place(&matched.checks[0], *self.limit.lock(), name, is_undone);
     }
 }

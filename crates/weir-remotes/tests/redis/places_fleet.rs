@@ -55,13 +55,13 @@ impl Instance {
         let request = request();
         let matched = Matched::new(&self.rules, &request);
         let asked = [PlaceAsked { check: &matched.checks[0], limit: limit(), takes: true }];
-        self.store.take_places(&asked, serial, SystemClock.now(), TakeOptions::default()).await
+        self.store.take_shared_places(&asked, serial, SystemClock.now(), TakeOptions::default()).await
     }
 
     fn end(&self, name: PlaceName) {
         let request = request();
         let matched = Matched::new(&self.rules, &request);
-        self.store.end_place(&matched.checks[0], limit(), name, false);
+        self.store.end_shared_place(&matched.checks[0], limit(), name, false);
     }
 }
 
