@@ -11,41 +11,23 @@ use super::{
 ///
 /// [Give up](PlaceSet::give_up) before each other operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PlaceSet {
-    starts: BTreeMap<PlaceName, Timestamp>,
-    /// Whether a start may be another one than that of its name, so that names do not sort by start.
-    is_unordered: bool,
-    /// No place is older.
-    earliest: Timestamp,
-}
+pub struct PlaceSet(BTreeMap<PlaceName, Timestamp>);
 
 // === impl PlaceSet ===
 
 impl PlaceSet {
     /// Removes the places that are `give_up_after` old at `now`, and returns their number.
     pub fn give_up(&mut self, give_up_after: Period, now: Timestamp) -> usize {
-        let is_old = |start: Timestamp| start.after(give_up_after) <= now;
-        if self.starts.is_empty() || !is_old(self.earliest) {
-            return 0;
-        }
-        let before = self.starts.len();
-        while self.starts.first_entry().is_some_and(|first| is_old(*first.get())) {
-            self.starts.pop_first();
-        }
-        if self.is_unordered {
-            self.starts.retain(|_, start| !is_old(*start));
-            self.earliest = self.starts.values().min().copied().unwrap_or_default();
-        } else {
-            self.earliest = self.starts.values().next().copied().unwrap_or_default();
-        }
-        before - self.starts.len()
+        let before = self.0.len();
+        self.0.retain(|_, start| start.after(give_up_after) > now);
+        before - self.0.len()
     }
 
     /// Inserts `name` at `now` if fewer than `most` places are taken, and returns whether it has a place.
     pub fn take(&mut self, name: PlaceName, most: u32, now: Timestamp) -> bool {
         let name = name.without_flags();
-        let fits = self.starts.len() < most as usize;
-        let has_place = self.starts.contains_key(&name);
+        let fits = self.0.len() < most as usize;
+        let has_place = self.0.contains_key(&name);
         if fits && !has_place {
             self.insert(name, now);
         }
@@ -54,61 +36,40 @@ impl PlaceSet {
 
     /// Removes `name`, and returns whether it had a place.
     pub fn end(&mut self, name: PlaceName) -> bool {
-        self.starts.remove(&name.without_flags()).is_some()
+        self.0.remove(&name.without_flags()).is_some()
     }
 
     /// Inserts `name`, whatever the limit, as of its start, and returns whether it is new. A start ahead of `now` is
     /// `now`; a place that is to be given up at once is none.
     pub fn add(&mut self, name: PlaceName, give_up_after: Period, now: Timestamp) -> bool {
         let (name, start) = (name.without_flags(), name.start().min(now));
-        let is_new = start.after(give_up_after) > now && !self.starts.contains_key(&name);
+        let is_new = start.after(give_up_after) > now && !self.0.contains_key(&name);
         if is_new {
             self.insert(name, start);
         }
         is_new
     }
 
-    /// Removes the oldest place.
-    pub fn remove_oldest(&mut self) -> Option<PlaceName> {
-        let by_start = || self.starts.iter().min_by_key(|(name, start)| (**start, **name));
-        let oldest = if self.is_unordered { by_start() } else { self.starts.iter().next() };
-        let (name, _) = oldest.map(|(name, start)| (*name, *start))?;
-        self.starts.remove(&name);
-        Some(name)
-    }
-
     /// Returns the number of places.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.starts.len()
+        self.0.len()
     }
 
     /// Returns whether no place is taken.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.starts.is_empty()
-    }
-
-    /// Returns the start of the oldest place, or an earlier instant; none without places.
-    #[must_use]
-    pub fn earliest(&self) -> Option<Timestamp> {
-        (!self.is_empty()).then_some(self.earliest)
+        self.0.is_empty()
     }
 
     /// Returns the names and their starts, by name.
     pub fn iter(&self) -> impl Iterator<Item = (PlaceName, Timestamp)> {
-        self.starts.iter().map(|(name, start)| (*name, *start))
+        self.0.iter().map(|(name, start)| (*name, *start))
     }
 
     /// As names have them, starts are whole milliseconds.
     fn insert(&mut self, name: PlaceName, start: Timestamp) {
-        let start = Timestamp::from_millis(start.as_nanos() / 1_000_000);
-        if self.starts.is_empty() {
-            (self.is_unordered, self.earliest) = (false, start);
-        }
-        self.is_unordered |= start != name.start();
-        self.earliest = self.earliest.min(start);
-        self.starts.insert(name, start);
+        self.0.insert(name, Timestamp::from_millis(start.as_nanos() / 1_000_000));
     }
 }
 
@@ -125,7 +86,6 @@ mod tests {
         Take(u64, u32),
         End(u64),
         Add(u64),
-        RemoveOldest,
     }
 
     /// Each after some milliseconds; a clock may be set back.
@@ -134,7 +94,6 @@ mod tests {
             6 => (0..12_u64, 0..6_u32).prop_map(|(name, most)| Op::Take(name, most)),
             4 => (0..12_u64).prop_map(Op::End),
             2 => (0..12_u64).prop_map(Op::Add),
-            1 => Just(Op::RemoveOldest),
         ];
         let skew = prop_oneof![4 => Just(0_i64), 1 => -60..60_i64];
         vec((prop_oneof![9 => 0..15_i64, 1 => -80..80_i64], skew, op), 1..80)
@@ -186,19 +145,11 @@ mod tests {
                         }
                         prop_assert_eq!(set.add(name, GIVE_UP_AFTER, at), is_new);
                     }
-                    Op::RemoveOldest => {
-                        let oldest = list.iter().min_by_key(|(name, start)| (*start, *name)).map(|(name, _)| *name);
-                        list.retain(|(name, _)| Some(*name) != oldest);
-                        prop_assert_eq!(set.remove_oldest(), oldest);
-                    }
                 }
                 list.sort_unstable();
                 let kept: Vec<_> = set.iter().map(|(name, start)| (name, start.as_nanos() / 1_000_000)).collect();
                 prop_assert_eq!(&kept, &list);
                 prop_assert_eq!((set.len(), set.is_empty()), (list.len(), list.is_empty()));
-                let earliest = list.iter().map(|(_, start)| Timestamp::from_millis(*start)).min();
-                prop_assert_eq!(set.earliest().is_some(), earliest.is_some());
-                prop_assert!(set.earliest() <= earliest);
             }
         }
     }

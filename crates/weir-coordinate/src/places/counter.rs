@@ -6,7 +6,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use weir_limit::{InFlight, OnStoreFailure, PlaceName, Timestamp};
-use weir_store::{place_command::PlaceReply, remote::Target};
+use weir_store::{clock::STEP, place_command::PlaceReply, remote::Target};
 
 #[derive(Debug)]
 pub(super) struct LocalPlaces {
@@ -55,9 +55,9 @@ impl LocalPlaces {
         }
     }
 
-    /// Replies may arrive in another order.
+    /// Replies may arrive in another order, and the store's clock may be set back.
     pub(super) fn hear(&mut self, reply: &PlaceReply) {
-        if reply.now >= self.heard {
+        if reply.now >= self.heard || self.heard.since(reply.now) >= STEP {
             (self.known, self.heard, self.ended) = (reply.places, reply.now, 0);
         }
     }
@@ -185,13 +185,19 @@ mod tests {
         places.hear(&PlaceReply { now: at(0), places: 7, ..PlaceReply::default() });
         assert_eq!(fill(&mut places, 3, 1).len(), 1, "each of three, beside seven");
         // an older reply says nothing
-        places.hear(&PlaceReply { now: Timestamp::default(), places: 0, ..PlaceReply::default() });
+        let before = Timestamp::from_nanos(at(0).as_nanos() - 1);
+        places.hear(&PlaceReply { now: before, places: 0, ..PlaceReply::default() });
         assert_eq!(fill(&mut places, 3, 2).len(), 0);
         // one that the store has admitted ends here, and as many at the others
         places.end(PlaceName::new(at(0), 9, false), true, at(3));
         assert_eq!(fill(&mut places, 3, 3).len(), 1);
         // those that the store has admitted are forgotten
         assert_eq!(fill(&mut places, 3, 10_002).len(), 2);
+        // the clock was set back
+        let mut places = self::places();
+        places.hear(&PlaceReply { now: at(2_000), places: 12, ..PlaceReply::default() });
+        places.hear(&PlaceReply { now: at(0), places: 6, ..PlaceReply::default() });
+        assert_eq!(fill(&mut places, 3, 1).len(), 2);
     }
 
     #[test]
