@@ -5,16 +5,27 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use weir_limit::{InFlight, OnStoreFailure, PlaceName, Timestamp};
-use weir_store::{clock::STEP, place_command::PlaceReply, remote::Target};
+use weir_limit::{CounterKey, InFlight, OnStoreFailure, PlaceName, Timestamp};
+use weir_store::{
+    clock::STEP,
+    place_command::{PlaceCommand, PlaceOp, PlaceReply},
+    remote::Target,
+};
 
+/// A counter, as commands name it.
 #[derive(Debug)]
-pub(super) struct LocalPlaces {
+pub(super) struct Counter {
+    pub(super) key: CounterKey,
     pub(super) path: Arc<str>,
     /// Whose node keeps the places.
     pub(super) target: Arc<Target>,
-    /// That of the last operation.
     pub(super) limit: InFlight,
+}
+
+#[derive(Debug)]
+pub(super) struct LocalPlaces {
+    /// With the limit of the last operation.
+    pub(super) counter: Arc<Counter>,
     /// The last reply: its places, and its time.
     known: u32,
     heard: Timestamp,
@@ -37,14 +48,28 @@ pub(super) struct PlaceOutcome {
     pub(super) before: u32,
 }
 
+// === impl Counter ===
+
+impl Counter {
+    pub(super) fn command(&self, op: PlaceOp) -> PlaceCommand {
+        PlaceCommand { path: Arc::clone(&self.path), give_up_after: self.limit.give_up_after, op }
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(key: CounterKey, limit: InFlight) -> Arc<Self> {
+        let tiers = [weir_limit::Tier::fixed_window(1, weir_limit::Period::from_secs(60))].into();
+        let over_limit_policy = weir_limit::OverLimitPolicy::Ignore;
+        let target = Arc::new(Target { path: "p".into(), tiers, over_limit_policy });
+        Arc::new(Self { key, path: "p".into(), target, limit })
+    }
+}
+
 // === impl LocalPlaces ===
 
 impl LocalPlaces {
-    pub(super) fn new(path: Arc<str>, target: Arc<Target>, limit: InFlight) -> Self {
+    pub(super) fn new(counter: Arc<Counter>) -> Self {
         Self {
-            path,
-            target,
-            limit,
+            counter,
             known: 0,
             heard: Timestamp::default(),
             ended: 0,
@@ -53,6 +78,16 @@ impl LocalPlaces {
             untold: BTreeSet::new(),
             is_queued: false,
         }
+    }
+
+    /// Returns the counter, with this limit from now on.
+    pub(super) fn follow(&mut self, limit: InFlight) -> Arc<Counter> {
+        if self.counter.limit != limit {
+            let Counter { key, path, target, .. } = &*self.counter;
+            let (key, path, target) = (*key, Arc::clone(path), Arc::clone(target));
+            self.counter = Arc::new(Counter { key, path, target, limit });
+        }
+        Arc::clone(&self.counter)
     }
 
     /// Replies may arrive in another order, and the store's clock may be set back.
@@ -71,7 +106,7 @@ impl LocalPlaces {
         instances: usize,
         now: Timestamp,
     ) -> PlaceOutcome {
-        let InFlight { most, give_up_after } = self.limit;
+        let InFlight { most, give_up_after } = self.counter.limit;
         self.forget(now);
         let instances = i64::try_from(instances).unwrap_or(i64::MAX);
         let known = if self.heard.after(give_up_after) > now { self.known } else { 0 };
@@ -105,7 +140,7 @@ impl LocalPlaces {
 
     /// Counts the end of a request, unless it was counted before.
     pub(super) fn end(&mut self, name: PlaceName, is_first: bool, now: Timestamp) {
-        let InFlight { most, give_up_after } = self.limit;
+        let InFlight { most, give_up_after } = self.counter.limit;
         self.untold.remove(&name.without_flags());
         if !name.is_without_store() {
             self.ended = self.ended.saturating_add(is_first.into());
@@ -123,7 +158,7 @@ impl LocalPlaces {
 
     /// Returns up to `most` names to be added at the store.
     pub(super) fn untold(&mut self, most: usize, now: Timestamp) -> Vec<PlaceName> {
-        let age = self.limit.give_up_after;
+        let age = self.counter.limit.give_up_after;
         self.untold.retain(|name| name.start().after(age) > now);
         self.untold.iter().take(most).copied().collect()
     }
@@ -135,13 +170,13 @@ impl LocalPlaces {
     /// Returns whether it is as a new one.
     pub(super) fn is_idle(&mut self, now: Timestamp) -> bool {
         self.forget(now);
-        let is_known = self.known > 0 && self.heard.after(self.limit.give_up_after) > now;
+        let is_known = self.known > 0 && self.heard.after(self.counter.limit.give_up_after) > now;
         !is_known && self.count == 0 && self.untold.is_empty() && !self.is_queued
     }
 
     /// Others may have heard of the ends of what was counted so long ago.
     fn forget(&mut self, now: Timestamp) {
-        if self.counted.after(self.limit.give_up_after) <= now {
+        if self.counted.after(self.counter.limit.give_up_after) <= now {
             self.count = 0;
         }
     }
@@ -150,7 +185,7 @@ impl LocalPlaces {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_limit::{OverLimitPolicy, Period, Tier};
+    use weir_limit::Period;
 
     const LIMIT: InFlight = InFlight { most: 12, give_up_after: Period::from_secs(10) };
 
@@ -163,9 +198,7 @@ mod tests {
     }
 
     fn places() -> LocalPlaces {
-        let tiers = [Tier::fixed_window(1, Period::from_secs(60))].into();
-        let target = Target { path: "p".into(), tiers, over_limit_policy: OverLimitPolicy::Ignore };
-        LocalPlaces::new("p".into(), Arc::new(target), LIMIT)
+        LocalPlaces::new(Counter::of(CounterKey::default(), LIMIT))
     }
 
     /// Asks until there is no place. Returns the admitted names.

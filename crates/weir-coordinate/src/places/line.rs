@@ -10,13 +10,10 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 use tokio::{sync::oneshot::Sender, time::Instant};
 
-use super::counter::PlaceOutcome;
+use super::counter::{Counter, PlaceOutcome};
 use crate::client::Delivery;
-use weir_limit::{CounterKey, InFlight, PlaceName, Timestamp};
-use weir_store::{
-    place_command::{PlaceCommand, PlaceOp},
-    remote::Target,
-};
+use weir_limit::{CounterKey, PlaceName, Timestamp};
+use weir_store::place_command::{PlaceCommand, PlaceOp};
 
 /// The most calls with starts that are on their way. Starts that arrive meanwhile share the next one.
 const MAX_CALLS: usize = 8;
@@ -41,7 +38,7 @@ pub(super) struct Line {
 /// A request that waits for a place.
 #[derive(Debug)]
 pub(super) struct Start {
-    pub(super) counter: Counter,
+    pub(super) counter: Arc<Counter>,
     /// None if nothing is taken.
     pub(super) name: Option<PlaceName>,
     /// How long it waits in all, and until when, here and by the store's clock.
@@ -53,19 +50,10 @@ pub(super) struct Start {
     pub(super) reply: Sender<Replied>,
 }
 
-/// A counter, as commands name it.
-#[derive(Clone, Debug)]
-pub(super) struct Counter {
-    pub(super) key: CounterKey,
-    pub(super) path: Arc<str>,
-    pub(super) target: Arc<Target>,
-    pub(super) limit: InFlight,
-}
-
 /// A request that has ended.
 #[derive(Clone, Debug)]
 pub(super) struct End {
-    pub(super) counter: Counter,
+    pub(super) counter: Arc<Counter>,
     pub(super) name: PlaceName,
     /// Whether its place may be unknown: it was sent before, or is undone.
     pub(super) is_doubtful: bool,
@@ -184,7 +172,7 @@ impl StartBatch {
             && first.valid_until <= start.valid_until
     }
 
-    pub(super) fn counter(&self) -> &Counter {
+    pub(super) fn counter(&self) -> &Arc<Counter> {
         &self.first().counter
     }
 
@@ -198,19 +186,11 @@ impl StartBatch {
 // === impl EndBatch ===
 
 impl EndBatch {
-    pub(super) fn counter(&self) -> &Counter {
+    pub(super) fn counter(&self) -> &Arc<Counter> {
         &self.ends[0].counter
     }
 
     pub(super) fn command(&self) -> PlaceCommand {
         self.counter().command(PlaceOp::End(self.ends.iter().map(|end| end.name).collect()))
-    }
-}
-
-// === impl Counter ===
-
-impl Counter {
-    pub(super) fn command(&self, op: PlaceOp) -> PlaceCommand {
-        PlaceCommand { path: Arc::clone(&self.path), give_up_after: self.limit.give_up_after, op }
     }
 }

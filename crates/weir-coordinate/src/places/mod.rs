@@ -31,8 +31,8 @@ use tokio::{
 };
 
 use self::{
-    counter::{LocalPlaces, PlaceOutcome},
-    line::{Counter, End, EndBatch, Line, Replied, Start, StartBatch},
+    counter::{Counter, LocalPlaces, PlaceOutcome},
+    line::{End, EndBatch, Line, Replied, Start, StartBatch},
     table::PlaceTable,
 };
 use super::{
@@ -108,7 +108,7 @@ pub struct PlaceTaken {
 /// What a request has of one place until it is answered. If dropped, it is given back.
 struct Held<'a, R: Remote> {
     places: &'a Arc<SharedPlaces<R>>,
-    counter: Counter,
+    counter: Arc<Counter>,
     /// None if nothing is taken.
     name: Option<PlaceName>,
     state: HeldState,
@@ -148,8 +148,7 @@ impl<R: Remote> SharedPlaces<R> {
         let _ = timeout(FINAL, all).await;
     }
 
-    fn counter(&self, check: &LimitCheck<'_>, limit: InFlight) -> Counter {
-        let key = check.key;
+    fn counter(&self, check: &LimitCheck<'_>, limit: InFlight) -> Arc<Counter> {
         let new = || {
             let path = shortened(path_of(check), sha256);
             let target = Target {
@@ -158,18 +157,15 @@ impl<R: Remote> SharedPlaces<R> {
                 tiers: [Tier::fixed_window(1, Period::from_secs(60))].into(),
                 over_limit_policy: OverLimitPolicy::Ignore,
             };
-            LocalPlaces::new(path.into(), Arc::new(target), limit)
+            let (path, target) = (path.into(), Arc::new(target));
+            LocalPlaces::new(Arc::new(Counter { key: check.key, path, target, limit }))
         };
-        self.table.with(key, new, self.client.time().now, |places| {
-            places.limit = limit;
-            let (path, target) = (Arc::clone(&places.path), Arc::clone(&places.target));
-            Counter { key, path, target, limit }
-        })
+        self.table.with(check.key, new, self.client.time().now, |places| places.follow(limit))
     }
 
     /// `act` gets the counter, which is new if it was evicted meanwhile.
-    fn with<T>(&self, counter: &Counter, act: impl FnOnce(&mut LocalPlaces) -> T) -> T {
-        let new = || LocalPlaces::new(Arc::clone(&counter.path), Arc::clone(&counter.target), counter.limit);
+    fn with<T>(&self, counter: &Arc<Counter>, act: impl FnOnce(&mut LocalPlaces) -> T) -> T {
+        let new = || LocalPlaces::new(Arc::clone(counter));
         self.table.with(counter.key, new, self.client.time().now, act)
     }
 
@@ -202,7 +198,7 @@ impl<R: Remote> SharedPlaces<R> {
             held.state = HeldState::Waits(receiver);
             let node = self.node(&held.counter);
             let start = Start {
-                counter: held.counter.clone(),
+                counter: Arc::clone(&held.counter),
                 name: held.name,
                 wait,
                 until: context.until,
@@ -221,7 +217,7 @@ impl<R: Remote> SharedPlaces<R> {
             }
         }
         let (policy, instances) = (self.client.failure_policy(asked.check), self.client.instances());
-        let (counter, name) = (held.counter.clone(), held.name);
+        let (counter, name) = (Arc::clone(&held.counter), held.name);
         let name = (name, self.table.has_room());
         let decided = self.with(&counter, |places| {
             // replies are given under the lock
@@ -271,7 +267,7 @@ impl<R: Remote> SharedPlaces<R> {
         let now = self.client.time().now;
         let untold =
             batches.iter().filter_map(|batch| self.untold(batch.counter().key, PlaceCommand::MAX_ENDED, now));
-        let told: Vec<(Counter, Vec<PlaceName>)> = untold.collect();
+        let told: Vec<(Arc<Counter>, Vec<PlaceName>)> = untold.collect();
         let adds = told.iter().map(|(counter, names)| counter.command(PlaceOp::Add(names.clone())));
         let commands = adds.chain(batches.iter().map(StartBatch::command)).collect();
         let about = Arc::clone(&batches[0].counter().target);
@@ -288,7 +284,7 @@ impl<R: Remote> SharedPlaces<R> {
 
     /// Gives the starts of `batch` their outcomes, and ends those that were not admitted.
     fn answer(self: &Arc<Self>, StartBatch { starts }: StartBatch, reply: &Result<PlaceReply, RemoteError>) {
-        let counter = starts[0].counter.clone();
+        let counter = Arc::clone(&starts[0].counter);
         let valid_until = starts[0].valid_until;
         let mut undone = Vec::new();
         let mut unknown = Vec::new();
@@ -354,16 +350,16 @@ impl<R: Remote> SharedPlaces<R> {
     // ends
 
     /// Ends what the store may have taken for requests that were not admitted.
-    fn undo(self: &Arc<Self>, counter: &Counter, names: Vec<PlaceName>) {
+    fn undo(self: &Arc<Self>, counter: &Arc<Counter>, names: Vec<PlaceName>) {
         if !names.is_empty() {
             self.client.metrics.places.undone.add(names.len() as u64);
-            let end = |name| End { counter: counter.clone(), name, is_doubtful: true };
+            let end = |name| End { counter: Arc::clone(counter), name, is_doubtful: true };
             self.add_ends(self.node(counter), names.into_iter().map(end));
         }
     }
 
     /// A request has ended, or was not admitted after all if it `is_undone`.
-    fn end(self: &Arc<Self>, counter: Counter, name: PlaceName, is_undone: bool) {
+    fn end(self: &Arc<Self>, counter: Arc<Counter>, name: PlaceName, is_undone: bool) {
         let (now, is_first) = (self.client.time().now, self.table.remember(counter.key, name));
         self.with(&counter, |places| places.end(name, is_first, now));
         if name.start().after(counter.limit.give_up_after) <= now {
@@ -399,7 +395,7 @@ impl<R: Remote> SharedPlaces<R> {
     async fn send_some(self: &Arc<Self>, node: StoreNode) -> Option<bool> {
         let (ends, untold) = self.lines.lock().entry(node).or_default().next()?;
         let now = self.client.time().now;
-        let mut told: Vec<(Counter, Vec<PlaceName>)> = Vec::new();
+        let mut told: Vec<(Arc<Counter>, Vec<PlaceName>)> = Vec::new();
         let (mut left, mut later) = (PlaceCommand::MAX_ENDED, Vec::new());
         for key in untold {
             if left == 0 {
@@ -434,18 +430,17 @@ impl<R: Remote> SharedPlaces<R> {
     }
 
     /// Returns names to be added; none if there are none, so that the counter waits no longer.
-    fn untold(&self, key: CounterKey, most: usize, now: Timestamp) -> Option<(Counter, Vec<PlaceName>)> {
+    fn untold(&self, key: CounterKey, most: usize, now: Timestamp) -> Option<(Arc<Counter>, Vec<PlaceName>)> {
         let untold = self.table.with_existing(key, |places| {
             let names = places.untold(most, now);
             places.is_queued &= !names.is_empty();
-            let (path, target) = (Arc::clone(&places.path), Arc::clone(&places.target));
-            (Counter { key, path, target, limit: places.limit }, names)
+            (Arc::clone(&places.counter), names)
         });
         untold.filter(|(_, names)| !names.is_empty())
     }
 
     /// Returns whether there are more to be added.
-    fn told(&self, (counter, names): (Counter, Vec<PlaceName>), is_done: bool) -> bool {
+    fn told(&self, (counter, names): (Arc<Counter>, Vec<PlaceName>), is_done: bool) -> bool {
         let queued = self.table.with_existing(counter.key, |places| {
             if is_done {
                 for name in names {
@@ -562,7 +557,7 @@ impl<R: Remote> Drop for Held<'_, R> {
             }
             HeldState::ByFallback => {
                 self.places.client.metrics.places.undone.add(1);
-                self.places.end(self.counter.clone(), name.by_fallback(), true);
+                self.places.end(Arc::clone(&self.counter), name.by_fallback(), true);
                 false
             }
         };

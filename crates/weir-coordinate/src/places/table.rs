@@ -138,17 +138,14 @@ impl PlaceTable {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use weir_limit::{Entry, InFlight, KeyHasher, OnStoreFailure, OverLimitPolicy, Period, Tier};
-    use weir_store::{place_command::PlaceReply, remote::Target};
+    use crate::places::counter::Counter;
+    use weir_limit::{Entry, InFlight, KeyHasher, OnStoreFailure, Period};
+    use weir_store::place_command::PlaceReply;
 
     fn new() -> LocalPlaces {
-        let tiers = [Tier::fixed_window(1, Period::from_secs(60))].into();
-        let target = Target { path: "p".into(), tiers, over_limit_policy: OverLimitPolicy::Ignore };
         let limit = InFlight { most: 9, give_up_after: Period::from_secs(10) };
-        LocalPlaces::new("p".into(), Arc::new(target), limit)
+        LocalPlaces::new(Counter::of(CounterKey::default(), limit))
     }
 
     fn keys(hasher: &KeyHasher) -> impl Iterator<Item = CounterKey> {
