@@ -22,14 +22,14 @@ pub struct PlaceCommand {
 pub enum PlaceOp {
     /// Inserts as many of the names as fit, in their order.
     Take {
-        /// From 1 to [`PlaceCommand::MAX_TAKEN`] names.
+        /// At most [`PlaceCommand::MAX_TAKEN`] names; without any, the places are only counted.
         names: Vec<PlaceName>,
         /// The most places.
         most: u32,
         /// Beyond this instant of the store's clock nothing is taken: no end overtakes a late take.
         valid_until: Timestamp,
     },
-    /// Removes names. Those [without the store](PlaceName::is_without_store) are marked for 30 s, found or not.
+    /// Removes names, at least one. Those [without the store](PlaceName::is_without_store) are marked for 30 s, found or not.
     End(Vec<PlaceName>),
     /// Inserts names that were admitted without the store, above the limit too, unless they are there or marked.
     Add(Vec<PlaceName>),

@@ -43,7 +43,7 @@ fn name(i: usize, begun: Timestamp, flagged: bool) -> PlaceName {
 /// Each after some milliseconds; a clock may be set back.
 fn steps() -> impl Strategy<Value = Vec<(i64, Action)>> {
     let names = |most: usize| vec(0..24_usize, 1..most);
-    let take = (names(6), 0..9_u32, prop_oneof![5 => Just(10), 1 => -1..2_i64]);
+    let take = (vec(0..24_usize, 0..6), 0..9_u32, prop_oneof![5 => Just(10), 1 => -1..2_i64]);
     let action = prop_oneof![
         5 => take.prop_map(|(names, most, left)| Action::Take(names, most, left)),
         4 => names(5).prop_map(Action::End),
