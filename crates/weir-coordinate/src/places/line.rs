@@ -3,7 +3,6 @@
 use std::{
     collections::VecDeque,
     sync::{Arc, atomic::AtomicBool},
-    time::Duration,
 };
 
 use hashbrown::HashMap;
@@ -12,7 +11,7 @@ use tokio::{sync::oneshot::Sender, time::Instant};
 
 use super::counter::{Counter, PlaceOutcome};
 use crate::client::Delivery;
-use weir_limit::{CounterKey, PlaceName, Timestamp};
+use weir_limit::{CounterKey, Period, PlaceName, Timestamp};
 use weir_store::place_command::{PlaceCommand, PlaceOp};
 
 /// The most calls with starts that are on their way. Starts that arrive meanwhile share the next one.
@@ -20,6 +19,9 @@ const MAX_CALLS: usize = 8;
 
 /// The most commands of a call.
 const MAX_COMMANDS: usize = 64;
+
+/// How much more time the starts of one command may have than the first one, or less: little beside a budget.
+const NEAR: Period = Period::from_millis(4);
 
 pub(super) type Replied = Result<PlaceOutcome, Delivery>;
 
@@ -41,8 +43,7 @@ pub(super) struct Start {
     pub(super) counter: Arc<Counter>,
     /// None if nothing is taken.
     pub(super) name: Option<PlaceName>,
-    /// How long it waits in all, and until when, here and by the store's clock.
-    pub(super) wait: Duration,
+    /// How long it waits, here and by the store's clock.
     pub(super) until: Instant,
     pub(super) valid_until: Timestamp,
     /// Whether it was admitted meanwhile, without the store.
@@ -59,10 +60,11 @@ pub(super) struct End {
     pub(super) is_doubtful: bool,
 }
 
-/// The starts of one command.
+/// The starts of one command, and until when it is valid for all of them.
 #[derive(Debug)]
 pub(super) struct StartBatch {
     pub(super) starts: SmallVec<[Start; 1]>,
+    pub(super) valid_until: Timestamp,
 }
 
 /// The ends of one command.
@@ -89,10 +91,12 @@ impl Line {
             if start.reply.is_closed() || start.until <= now {
                 continue;
             }
+            let valid_until = start.valid_until;
             if let Some(batch) = batches.iter_mut().find(|batch| batch.may_have(&start)) {
+                batch.valid_until = batch.valid_until.min(valid_until);
                 batch.starts.push(start);
             } else if batches.len() < MAX_COMMANDS {
-                batches.push(StartBatch { starts: std::iter::once(start).collect() });
+                batches.push(StartBatch { starts: std::iter::once(start).collect(), valid_until });
             } else {
                 self.starts.push_front(start);
                 break;
@@ -163,13 +167,14 @@ impl StartBatch {
         &self.starts[0]
     }
 
-    /// Those that wait as long are valid longer the later they came, so that the first one's instant is none too late.
+    /// A start with much less time would leave the others without an answer.
     fn may_have(&self, start: &Start) -> bool {
         let first = self.first();
+        let is_near = |a: Timestamp, b: Timestamp| a.since(b).max(b.since(a)) <= NEAR;
         self.starts.len() < PlaceCommand::MAX_TAKEN
             && first.counter.key == start.counter.key
-            && (first.counter.limit, first.wait) == (start.counter.limit, start.wait)
-            && first.valid_until <= start.valid_until
+            && first.counter.limit == start.counter.limit
+            && is_near(first.valid_until, start.valid_until)
     }
 
     pub(super) fn counter(&self) -> &Arc<Counter> {
@@ -177,9 +182,9 @@ impl StartBatch {
     }
 
     pub(super) fn command(&self) -> PlaceCommand {
-        let Start { counter, valid_until, .. } = self.first();
+        let (counter, valid_until) = (self.counter(), self.valid_until);
         let names = self.starts.iter().filter_map(|start| start.name).collect();
-        counter.command(PlaceOp::Take { names, most: counter.limit.most, valid_until: *valid_until })
+        counter.command(PlaceOp::Take { names, most: counter.limit.most, valid_until })
     }
 }
 

@@ -189,7 +189,7 @@ impl<R: Remote> SharedPlaces<R> {
         self: &Arc<Self>,
         held: &mut Held<'_, R>,
         asked: &PlaceAsked<'_>,
-        (context, wait): (DecisionContext<'_>, Duration),
+        context: DecisionContext<'_>,
     ) -> PlaceTaken {
         record_mode(context.record, Coordination::Strict);
         let is_admitted = Arc::new(AtomicBool::new(false));
@@ -200,7 +200,6 @@ impl<R: Remote> SharedPlaces<R> {
             let start = Start {
                 counter: Arc::clone(&held.counter),
                 name: held.name,
-                wait,
                 until: context.until,
                 valid_until: self.valid_until(context.until),
                 is_admitted: Arc::clone(&is_admitted),
@@ -283,9 +282,12 @@ impl<R: Remote> SharedPlaces<R> {
     }
 
     /// Gives the starts of `batch` their outcomes, and ends those that were not admitted.
-    fn answer(self: &Arc<Self>, StartBatch { starts }: StartBatch, reply: &Result<PlaceReply, RemoteError>) {
+    fn answer(
+        self: &Arc<Self>,
+        StartBatch { starts, valid_until }: StartBatch,
+        reply: &Result<PlaceReply, RemoteError>,
+    ) {
         let counter = Arc::clone(&starts[0].counter);
-        let valid_until = starts[0].valid_until;
         let mut undone = Vec::new();
         let mut unknown = Vec::new();
         self.with(&counter, |places| {
@@ -590,8 +592,6 @@ impl<R: Remote> Coordinated<R> {
         options: TakeOptions<'_>,
     ) -> PlacesTaken {
         let context = self.context(now, options);
-        let budget = Duration::from(self.client.settings.budget);
-        let wait = options.wait.map_or(budget, |wait| wait.min(budget));
         let name = PlaceName::new(self.client.time_at(now).now, serial, false);
         // descriptors of one counter have one place
         let first = |i: usize| asked[..i].iter().position(|other| other.check.key == asked[i].check.key);
@@ -601,7 +601,7 @@ impl<R: Remote> Coordinated<R> {
             (asked, Held { places: &self.places, counter, name, state: HeldState::Nothing })
         });
         let mut held: SmallVec<[(&PlaceAsked<'_>, Held<'_, R>); 2]> = held.collect();
-        let taking = held.iter_mut().map(|(asked, held)| self.places.take(held, asked, (context, wait)));
+        let taking = held.iter_mut().map(|(asked, held)| self.places.take(held, asked, context));
         let mut taken = join_all(taking).await.into_iter();
         let mut decisions: SmallVec<[PlaceTaken; 2]> = SmallVec::new();
         for i in 0..asked.len() {

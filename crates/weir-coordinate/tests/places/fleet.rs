@@ -98,6 +98,16 @@ impl Instance {
 
     /// Asks for a place of each of these counters.
     pub(crate) async fn take_of(&self, values: &[&str], serial: u64) -> PlacesTaken {
+        self.take_within(values, serial, None).await
+    }
+
+    /// Asks for a place of each of these counters, and waits no longer than this.
+    pub(crate) async fn take_within(
+        &self,
+        values: &[&str],
+        serial: u64,
+        wait: Option<Duration>,
+    ) -> PlacesTaken {
         let (limit, now) = (*self.limit.lock(), self.clock.now());
         let descriptor = |value| Descriptor {
             entries: std::iter::once(Entry { key: "k", value }).collect(),
@@ -108,7 +118,9 @@ impl Instance {
         let matched = Matched::new(&self.rules, &request);
         let asked = matched.checks.iter().map(|check| PlaceAsked { check, limit, takes: true });
         let asked: Vec<PlaceAsked<'_>> = asked.collect();
-        self.store.take_shared_places(&asked, serial, now, TakeOptions::default()).await
+        self.store
+            .take_shared_places(&asked, serial, now, TakeOptions { wait, ..TakeOptions::default() })
+            .await
     }
 
     pub(crate) fn end(&self, name: PlaceName) {

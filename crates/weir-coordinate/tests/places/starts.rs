@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
-use weir_coordinate::simulated::{Condition, Network};
+use weir_coordinate::{
+    PlacesTaken,
+    simulated::{Condition, Network},
+};
 use weir_limit::{OnStoreFailure, PlaceName};
 
-use crate::fleet::{Fleet, limit};
+use crate::fleet::{Fleet, Instance, limit};
 
 fn slow(millis: u64) -> Network {
     Network { round_trip: Duration::from_millis(millis), ..Network::default() }
@@ -55,6 +58,27 @@ async fn starts_that_wait_share_calls() {
     sleep(Duration::from_millis(20)).await;
     assert!(fleet.places().is_empty());
     assert!(instance.store.remote().calls() - before <= 3);
+}
+
+/// A caller with little time leaves the others theirs.
+#[tokio::test(start_paused = true)]
+async fn starts_with_little_time_do_not_spoil_others() {
+    let fleet = Fleet::new(OnStoreFailure::Deny, 1, 0);
+    let instance = &fleet.started(1, slow(4), limit(50, 60_000)).await[0];
+    let hurried = (1..=40).map(|serial| timeout_of(instance, serial));
+    let all = futures_util::future::join(
+        futures_util::future::join_all(hurried),
+        futures_util::future::join_all((100..140).map(|serial| instance.take(serial))),
+    );
+    let (hurried, others) = all.await;
+    assert!(hurried.iter().all(|taken| taken.decisions[0].by_fallback));
+    assert!(others.iter().all(|taken| !taken.decisions[0].by_fallback && !taken.decisions[0].over));
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(fleet.places().len(), 40);
+}
+
+async fn timeout_of(instance: &Instance, serial: u64) -> PlacesTaken {
+    instance.take_within(&["a"], serial, Some(Duration::from_millis(2))).await
 }
 
 #[tokio::test(start_paused = true)]
