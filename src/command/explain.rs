@@ -71,7 +71,10 @@ pub fn explain(
             write_step(i + 1, step, out)?;
         }
         writeln!(out)?;
-        if let Outcome::Rule(compiled) = explanation.outcome {
+        if matches!(matched.matches[i], DescriptorMatch::Running) {
+            let what = if entries.len() == 1 { "all of it ends" } else { "its place of the rule above ends" };
+            writeln!(out, "names a running request: {what}, whatever the hits, and the answer is OK")?;
+        } else if let Outcome::Rule(compiled) = explanation.outcome {
             let description = RuleDescription { compiled, scope, shared: request.shared };
             description.lines().iter().try_for_each(|line| write_line!(out, "{line}"))?;
             write_pool(request.domain, compiled, &explanation.steps, out)?;
@@ -256,7 +259,7 @@ fn write_rejections(matched: &Matched<'_>, scope: Scope, out: &mut impl Write) -
         .zip(&matched.matches)
         .filter_map(|(number, descriptor)| match descriptor {
             DescriptorMatch::Limited(check) => Some((number, &matched.checks[*check])),
-            DescriptorMatch::NoLimit | DescriptorMatch::Unlimited(_) => None,
+            DescriptorMatch::NoLimit | DescriptorMatch::Unlimited(_) | DescriptorMatch::Running => None,
         })
         .collect();
     writeln!(out)?;

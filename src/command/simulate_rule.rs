@@ -47,6 +47,9 @@ impl DescriptorToSimulate<'_> {
             Limit::Unlimited => &[][..],
             Limit::Tiers { tiers, .. } => tiers,
         };
+        if let Some(limit) = compiled.rule.in_flight.filter(|_| tiers.is_empty()) {
+            return Err(format!("rule {name} limits {limit}: a simulation has rates only").into());
+        }
         let Some((tier, others)) = tiers.split_first() else {
             return Err(format!("rule {name} is unlimited: there is nothing to simulate").into());
         };

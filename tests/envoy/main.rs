@@ -10,6 +10,7 @@ mod failure;
 mod fair_shares;
 mod gateway_metrics;
 mod headers;
+mod in_flight;
 mod istio;
 mod limits;
 mod llm;

@@ -15,7 +15,9 @@ use weir_limit::{
 use weir_observe::{Metric, Source};
 #[cfg(feature = "redis")]
 use weir_remotes::AnyRemote;
-use weir_store::{Decisions, MemoryStore, Store, StoreError, TakeOptions, WaitRoom};
+use weir_store::{
+    Decisions, EndedPlace, MemoryStore, PlaceRequest, Store, StoreError, TakeOptions, TakenPlaces, WaitRoom,
+};
 
 /// Any store: an `enum` instead of a trait object, so that a decision in memory allocates nothing.
 pub enum AnyStore {
@@ -124,6 +126,20 @@ impl Store for AnyStore {
         options: TakeOptions<'_>,
     ) -> Result<Decisions, StoreError> {
         with_any!(self, store => store.take_with(checks, scope, now, options).await)
+    }
+
+    async fn take_places(
+        &self,
+        places: &[PlaceRequest<'_>],
+        serial: u64,
+        now: Timestamp,
+        options: TakeOptions<'_>,
+    ) -> Result<TakenPlaces, StoreError> {
+        with_any!(self, store => store.take_places(places, serial, now, options).await)
+    }
+
+    async fn end_places(&self, ended: &[EndedPlace<'_>], now: Timestamp) -> Result<(), StoreError> {
+        with_any!(self, store => store.end_places(ended, now).await)
     }
 
     async fn reserve(

@@ -236,6 +236,7 @@ impl Walk<'_> {
             coordination: read.coordination,
             give_back: read.give_back,
             meters: read.meters,
+            in_flight: read.in_flight,
             instances_of: read.instances_of,
             name: read.name,
             replaces: read.replaces,

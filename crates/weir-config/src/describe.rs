@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::share::{ANONYMOUS, BORROW, LEND};
 use weir_limit::{
-    Bucket, CompiledRule, Coordination, GiveBack, Limit, OverLimitPolicy, Pattern, Refill, Rule, Scope,
-    SharedCounts, SharedStore, Tier, Values, share::Sharing,
+    Bucket, CompiledRule, Coordination, GiveBack, IN_FLIGHT, Limit, OverLimitPolicy, Pattern, Refill, Rule,
+    Scope, SharedCounts, SharedStore, Tier, Values, share::Sharing,
 };
 use weir_observe::text::escaped;
 
@@ -26,7 +26,12 @@ impl RuleDescription<'_> {
         let rule = &self.compiled.rule;
         let mut lines =
             vec![format!("rule {}", self.compiled.path), format!("  declared at {}", rule.origin)];
+        lines.extend(rule.in_flight.map(|limit| format!("  {limit}")));
         match &rule.limit {
+            Limit::Unlimited if rule.in_flight.is_some() => {
+                lines.push("  rejected requests do not count".to_owned());
+                lines.extend(self.place_lines(rule));
+            }
             Limit::Unlimited => lines.push("  unlimited".to_owned()),
             Limit::Tiers { tiers, over_limit_policy } => {
                 if tiers.len() > 1 {
@@ -55,6 +60,7 @@ impl RuleDescription<'_> {
                     lines.push("  hits cannot be given back (give_back: deny)".to_owned());
                 }
                 lines.extend(self.coordination_lines(rule));
+                lines.extend(rule.in_flight.iter().flat_map(|_| self.place_lines(rule)));
                 lines.extend(rule.shadow.iter().flat_map(|shadow| self.shadow_lines(rule, shadow)));
             }
         }
@@ -123,6 +129,21 @@ impl RuleDescription<'_> {
         lines
     }
 
+    /// How instances share requests in flight, and what answers tell.
+    fn place_lines(&self, rule: &Rule) -> Vec<String> {
+        let mode = self.shared.requested(rule);
+        let store = self.shared.store.unwrap_or(SharedStore::REDIS).name;
+        let mode = if mode == Coordination::Local { "local" } else { "strict" };
+        let ends = format!(
+            "  answers name a request ({IN_FLIGHT}), and the entry {IN_FLIGHT} with that name ends it"
+        );
+        let mut lines = vec![format!("  requests in flight with {store}: {mode}"), ends];
+        if self.shared.store.is_none() && rule.limit == Limit::Unlimited {
+            lines.push("  now: local, since no shared store is set".to_owned());
+        }
+        lines
+    }
+
     fn shadow_lines(&self, rule: &Rule, shadow: &Limit) -> Vec<String> {
         let mut lines =
             vec!["  in its shadow (weir_shadow_over_limit_total counts what it would reject):".to_owned()];
@@ -166,7 +187,9 @@ impl RuleDescription<'_> {
             "domain": &*compiled.domain,
             "descriptor": descriptor,
             "declared_at": { "file": &*rule.origin.file, "line": rule.origin.line, "column": rule.origin.column },
-            "unlimited": rule.limit == Limit::Unlimited,
+            "unlimited": rule.is_unlimited(),
+            "in_flight": rule.in_flight.map(|limit| limit.most),
+            "give_up_after": rule.in_flight.map(|limit| limit.give_up_after.to_string()),
             "tiers": rule.tiers().iter().map(tier_json).collect::<Vec<_>>(),
             "share": rule.sharing.as_deref().map(described),
             "shadow": rule.shadow.as_ref().map(|shadow| shadow.tiers().iter().map(tier_json).collect::<Vec<_>>()),

@@ -37,6 +37,8 @@ const OURS: &[Key] = &[
     ("unit_multiplier", &[RateLimit, Tier, Shadow]),
     ("requests", &[RateLimit, Tier, Shadow]),
     ("per", &[RateLimit, Tier, Shadow]),
+    ("in_flight", &[RateLimit, Tier]),
+    ("give_up_after", &[RateLimit, Tier]),
     ("tiers", &[RateLimit, Shadow]),
     ("algorithm", &[RateLimit, Tier, Shadow, Defaults, DomainDefaults]),
     ("smooth", &[RateLimit, Tier]),

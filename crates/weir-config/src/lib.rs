@@ -26,6 +26,7 @@ pub mod files;
 #[cfg(any(debug_assertions, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
+mod in_flight;
 mod keys;
 pub mod load;
 mod mapper;

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    checks::{duplicates, hidden, ineffective, unmetered},
+    checks::{duplicates, hidden, ineffective, request_names, unmetered},
     compile::{Declared, compile},
     documents::{self, Document, DocumentContent},
     encoding::decode,
@@ -234,6 +234,7 @@ impl FileReading {
             duplicates::report(&[&domain.name], &domain.nodes, &mut |at, message| {
                 report.error_at(at.clone(), message);
             });
+            request_names::check(domain, report);
             ineffective::warn(domain, report);
             hidden::warn(domain, report);
             unmetered::warn(domain, report);

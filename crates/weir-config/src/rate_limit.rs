@@ -5,14 +5,15 @@ use super::{
     duration,
     error::ConfigReport,
     fields::Fields,
+    in_flight::{self, ReadInFlight},
     keys::KeyLevel,
     scalar::{Meaning, Scalar, brief},
     share, split, tier,
     yaml::{Value, YamlNode, YamlPosition},
 };
 use weir_limit::{
-    AlgorithmKind, Coordination, GiveBack, Limit, OnStoreFailure, OverLimitPolicy, RuleCoordination, Tier,
-    Unit, share::Sharing,
+    AlgorithmKind, Coordination, GiveBack, InFlight, Limit, OnStoreFailure, OverLimitPolicy,
+    RuleCoordination, Tier, Unit, share::Sharing,
 };
 
 /// Each is a counter for each value, and every request is checked against all of them.
@@ -25,25 +26,38 @@ pub(super) struct RateLimit {
     pub(super) coordination: RuleCoordination,
     pub(super) give_back: Option<GiveBack>,
     pub(super) meters: bool,
+    pub(super) in_flight: Option<InFlight>,
     /// The DNS name of the instances that split it.
     pub(super) instances_of: Option<Box<str>>,
     pub(super) name: Option<Box<str>>,
     pub(super) replaces: Vec<Box<str>>,
 }
 
+/// The parts of a limit: the rates are unlimited if there are requests in flight alone.
+#[derive(Default)]
+struct ReadLimit {
+    limit: Option<Limit>,
+    sharing: Option<Sharing>,
+    in_flight: Option<ReadInFlight>,
+}
+
 pub(super) fn read(node: &YamlNode, key_at: YamlPosition, report: &mut ConfigReport) -> Option<RateLimit> {
     let fields = Fields::new(node, KeyLevel::RateLimit, "'rate_limit'", report)?;
     let name = fields.text("name", report);
     let replaces = replaces(&fields, name.map(|name| name.value), report);
-    let (mut limit, sharing) = if fields.flag("unlimited", report) {
+    let ReadLimit { mut limit, sharing, in_flight } = if fields.flag("unlimited", report) {
         check_unlimited(&fields, report);
-        (Some(Limit::Unlimited), None)
+        ReadLimit { limit: Some(Limit::Unlimited), ..ReadLimit::default() }
     } else {
         limit(&fields, key_at, None, report)
     };
+    in_flight::check_age(&fields, report);
     let meters = meters_beside(&fields, limit.as_ref(), sharing.is_some(), report);
     let mut shadow = shadow_beside(&fields, limit.as_ref(), sharing.is_some(), report);
     let mut coordination = coordination(&fields, report);
+    if let (Some(read), Some(limit)) = (in_flight, &limit) {
+        in_flight::check_beside(read, &fields, (limit, sharing.is_some()), coordination.mode, report);
+    }
     let instances_of =
         split::apply(&fields, limit.as_mut(), shadow.as_mut(), sharing.is_some(), &mut coordination, report);
     Some(RateLimit {
@@ -53,22 +67,27 @@ pub(super) fn read(node: &YamlNode, key_at: YamlPosition, report: &mut ConfigRep
         coordination,
         give_back: give_back(&fields, report),
         meters,
+        in_flight: in_flight.map(|read| read.limit),
         instances_of,
         name: name.map(|name| name.value.into()),
         replaces,
     })
 }
 
-/// Also reads how the first tier is shared. `inherited` is the algorithm unless `fields` name one.
+/// `inherited` is the algorithm unless `fields` name one.
 fn limit(
     fields: &Fields<'_>,
     key_at: YamlPosition,
     inherited: Option<AlgorithmKind>,
     report: &mut ConfigReport,
-) -> (Option<Limit>, Option<Sharing>) {
+) -> ReadLimit {
     if fields.get("tiers").is_some() {
-        let (limit, sharing) = tiers(fields, inherited, report).unzip();
-        return (limit, sharing.flatten());
+        return tiers(fields, inherited, report);
+    }
+    if in_flight::is_written(fields) {
+        let in_flight = in_flight::read(fields, report);
+        let limit = in_flight.map(|_| Limit::Unlimited);
+        return ReadLimit { limit, in_flight, sharing: None };
     }
     let read = tier::read(fields, key_at, inherited, report);
     let sharing = share::read(fields, read.as_ref(), report);
@@ -81,7 +100,7 @@ fn limit(
             OverLimitPolicy::Ignore
         },
     });
-    (limit, sharing)
+    ReadLimit { limit, sharing, in_flight: None }
 }
 
 pub(super) fn shadow(
@@ -91,7 +110,14 @@ pub(super) fn shadow(
 ) -> Option<Limit> {
     let field = fields.get("shadow")?;
     let fields = Fields::new(field.value, KeyLevel::Shadow, "'shadow'", report)?;
-    limit(&fields, field.key_at, inherited, report).0
+    let ReadLimit { limit, in_flight, .. } = limit(&fields, field.key_at, inherited, report);
+    if let Some(ReadInFlight { key_at, .. }) = in_flight {
+        report.error(
+            key_at,
+            "'in_flight' cannot be in a shadow; try the limit itself with 'shadow_mode: true'",
+        );
+    }
+    limit
 }
 
 /// The shadow has the algorithm of `enforced` unless it names one. Reports what is valid alone, but not together.
@@ -191,11 +217,7 @@ fn meters_beside(
 }
 
 /// The tier that is shared becomes the first one of the limit.
-fn tiers(
-    fields: &Fields<'_>,
-    inherited: Option<AlgorithmKind>,
-    report: &mut ConfigReport,
-) -> Option<(Limit, Option<Sharing>)> {
+fn tiers(fields: &Fields<'_>, inherited: Option<AlgorithmKind>, report: &mut ConfigReport) -> ReadLimit {
     for key in KeyLevel::Tier.keys().filter(|key| *key != "algorithm") {
         if let Some(field) = fields.get(key) {
             report
@@ -203,7 +225,7 @@ fn tiers(
         }
     }
     let inherited = tier::kind(fields, report).or(inherited);
-    let list = fields.get("tiers")?;
+    let Some(list) = fields.get("tiers") else { return ReadLimit::default() };
     if let Value::List(items) = &list.value.value
         && let Some(item) = items.get(MAX_TIERS)
     {
@@ -211,16 +233,30 @@ fn tiers(
             item.at,
             format!("a limit has at most {MAX_TIERS} tiers, and this one has {}", items.len()),
         );
-        return None;
+        return ReadLimit::default();
     }
     let mut tiers: Vec<(Tier, YamlPosition)> = Vec::new();
     let mut all_valid = true;
     let mut shared: Option<(Tier, Sharing)> = None;
+    let mut in_flight: Option<ReadInFlight> = None;
     for node in fields.maps("tiers", report) {
         let Some(fields) = Fields::new(node, KeyLevel::Tier, "a tier", report) else {
             all_valid = false;
             continue;
         };
+        if in_flight::is_written(&fields) {
+            match (in_flight::read(&fields, report), in_flight) {
+                (Some(read), None) => in_flight = Some(read),
+                (Some(read), Some(_)) => {
+                    report
+                        .error(read.key_at, "only one tier can limit requests in flight; keep the smallest");
+                    all_valid = false;
+                }
+                (None, _) => all_valid = false,
+            }
+            continue;
+        }
+        in_flight::check_age(&fields, report);
         let read = tier::read(&fields, node.at, inherited, report);
         let sharing = share::read(&fields, read.as_ref(), report);
         match (read, sharing) {
@@ -243,19 +279,21 @@ fn tiers(
         );
     }
     if tiers.is_empty() && shared.is_none() {
-        return None;
+        let limit = in_flight.filter(|_| all_valid).map(|_| Limit::Unlimited);
+        return ReadLimit { limit, in_flight, sharing: None };
     }
     if tiers.len() > MAX_TIERS {
         report.error(
             list.at,
             format!("a limit has at most {MAX_TIERS} tiers; each smooth window is two, itself and its pace"),
         );
-        return None;
+        return ReadLimit::default();
     }
     redundant_tiers::check(&tiers, report);
     let (pool, sharing) = shared.unzip();
     let tiers = pool.into_iter().chain(tiers.into_iter().map(|(tier, _)| tier)).collect();
-    all_valid.then_some((Limit::Tiers { tiers, over_limit_policy: OverLimitPolicy::Ignore }, sharing))
+    let limit = Limit::Tiers { tiers, over_limit_policy: OverLimitPolicy::Ignore };
+    ReadLimit { limit: all_valid.then_some(limit), sharing, in_flight }
 }
 
 fn check_unlimited(fields: &Fields<'_>, report: &mut ConfigReport) {

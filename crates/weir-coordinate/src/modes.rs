@@ -15,13 +15,20 @@ use super::{
 };
 use weir_limit::{
     Basis, Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, OnStoreFailure, OverLimitPolicy,
-    Period, Reservation, ReservationRequest, Scope, SharedCounts, Timestamp, capacity,
+    Period, PlaceCheck, Reservation, ReservationRequest, Scope, SharedCounts, Timestamp, capacity,
     line::Estimate,
     part::InstanceRank,
     request_bucket::{BucketName, BucketReply, BucketRequest},
 };
 use weir_observe::DecisionRecord;
-use weir_store::{Decisions, MemoryStore, Store, StoreError, TakeOptions, has_repeated, remote::Remote};
+use weir_store::{
+    Decisions, EndedPlace, MemoryStore, PlaceRequest, Store, StoreError, TakeOptions, TakenPlaces,
+    has_repeated, remote::Remote,
+};
+
+const NO_PLACES: StoreError = StoreError::Unsupported(
+    "this store keeps no requests in flight of rules that instances share; write 'coordination: local'",
+);
 
 const NO_REPLY: &str = "no reply within WEIR_DECISION_BUDGET or the timeout of the caller";
 
@@ -176,6 +183,27 @@ impl<R: Remote> Store for Coordinated<R> {
         Ok(())
     }
 
+    async fn take_places(
+        &self,
+        places: &[PlaceRequest<'_>],
+        serial: u64,
+        now: Timestamp,
+        _: TakeOptions<'_>,
+    ) -> Result<TakenPlaces, StoreError> {
+        if !places.iter().all(|place| self.keeps_alone(place.check)) {
+            return Err(NO_PLACES);
+        }
+        Ok(self.own.memory.take_places_now(places, serial, now))
+    }
+
+    async fn end_places(&self, ended: &[EndedPlace<'_>], now: Timestamp) -> Result<(), StoreError> {
+        if !ended.iter().all(|place| self.keeps_alone(place.check)) {
+            return Err(NO_PLACES);
+        }
+        self.own.memory.end_places_now(ended, now);
+        Ok(())
+    }
+
     async fn decide_bucket(
         &self,
         name: &BucketName<'_>,
@@ -206,6 +234,12 @@ impl<R: Remote> Store for Coordinated<R> {
 }
 
 impl<R: Remote> Coordinated<R> {
+    /// Whether the places of a rule are in this memory alone.
+    fn keeps_alone(&self, check: &PlaceCheck<'_>) -> bool {
+        let mode = check.rule.rule.coordination.mode.unwrap_or(self.client.settings.coordination);
+        mode == Coordination::Local
+    }
+
     async fn take_checks(
         &self,
         checks: &[LimitCheck<'_>],
@@ -259,7 +293,7 @@ impl<R: Remote> Coordinated<R> {
     pub(super) fn context<'a>(
         &self,
         now: Timestamp,
-        TakeOptions { record, wait }: TakeOptions<'a>,
+        TakeOptions { record, wait, .. }: TakeOptions<'a>,
     ) -> DecisionContext<'a> {
         let budget = Duration::from(self.client.settings.budget);
         DecisionContext { now, until: Instant::now() + wait.map_or(budget, |wait| wait.min(budget)), record }

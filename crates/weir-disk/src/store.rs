@@ -1,6 +1,7 @@
 //! Decisions of the store on disk.
 
 use std::{
+    future::{self, Future},
     sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -31,8 +32,8 @@ use weir_limit::{
 };
 use weir_observe::{Metric, Source, throttle::Throttle};
 use weir_store::{
-    Decisions, MemoryStore, Store, StoreError, TakeOptions, WaitRoom, clock::Clock, memory::Counted,
-    pools::PoolSummary,
+    Decisions, EndedPlace, MemoryStore, PlaceRequest, Store, StoreError, TakeOptions, TakenPlaces, WaitRoom,
+    clock::Clock, memory::Counted, pools::PoolSummary,
 };
 
 /// Counters in memory and on this instance's disk.
@@ -293,6 +294,25 @@ impl Store for DiskStore {
             })
             .await),
         }
+    }
+
+    fn take_places(
+        &self,
+        places: &[PlaceRequest<'_>],
+        serial: u64,
+        now: Timestamp,
+        _: TakeOptions<'_>,
+    ) -> impl Future<Output = Result<TakenPlaces, StoreError>> + Send {
+        future::ready(Ok(self.shared.memory.take_places_now(places, serial, now)))
+    }
+
+    fn end_places(
+        &self,
+        ended: &[EndedPlace<'_>],
+        now: Timestamp,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        self.shared.memory.end_places_now(ended, now);
+        future::ready(Ok(()))
     }
 
     async fn reserve(

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_observe::{
+    PlaceTotals,
     histogram::Distribution,
     metric::{Metric, MetricKind},
     rule_limit,
@@ -31,6 +32,7 @@ pub(super) struct RuleTotals {
     pub(super) counts: RuleCounts,
     pub(super) rare: RareCounts,
     shadow: ShadowCounts,
+    places: Option<PlaceTotals>,
 }
 
 /// One of weir's own metrics, of the rule of that name as it is shown; the name is empty if it is no rule's.
@@ -57,6 +59,13 @@ pub(super) fn rule_totals(stats: &Stats) -> BTreeMap<Vec<String>, RuleTotals> {
         total.counts = total.counts.plus(rule.get());
         total.rare = total.rare.plus(rule.rare());
         total.shadow = total.shadow.plus(rule.shadow());
+        if let Some(places) = rule.known_places() {
+            let more = places.totals();
+            match &mut total.places {
+                Some(places) => places.add(&more),
+                None => total.places = Some(more),
+            }
+        }
     }
     totals
 }
@@ -80,7 +89,7 @@ pub(super) fn own_metrics(stats: &Stats, rules: &BTreeMap<Vec<String>, RuleTotal
     }
     let with_shadow: BTreeSet<Vec<String>> =
         limits.iter().filter(|limit| limit.in_shadow).map(|limit| stats.shown(&limit.name)).collect();
-    for (rule, RuleTotals { counts, rare, shadow }) in rules {
+    for (rule, RuleTotals { counts, rare, shadow, places }) in rules {
         if with_shadow.contains(rule) || *shadow != ShadowCounts::default() {
             let names = ["weir.shadow_within_limit", "weir.shadow_over_limit"];
             for ((name, (_, help)), value) in names.into_iter().zip(ShadowCounts::NAMES).zip(shadow.values())
@@ -104,6 +113,14 @@ pub(super) fn own_metrics(stats: &Stats, rules: &BTreeMap<Vec<String>, RuleTotal
                 add(rule, Metric::counter(name, help, hits));
             }
         }
+        let Some(PlaceTotals { counts, durations }) = places else { continue };
+        let [now, counters @ ..] = PlaceTotals::NAMES;
+        add(rule, Metric::gauge(now.0, now.1, counts[0]));
+        for ((name, help), count) in counters.into_iter().zip(&counts[1..]) {
+            add(rule, Metric::counter(name, help, *count));
+        }
+        let help = "How long requests ran that have ended.";
+        add(rule, Metric::timing("weir.in_flight_duration", help, durations.clone()));
     }
     own.extend(stats.metrics().into_iter().map(|metric| OwnMetric { rule: Vec::new(), metric }));
     own

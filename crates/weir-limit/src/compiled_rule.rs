@@ -6,6 +6,7 @@ use super::{
     descriptor::Entry,
     key::{CounterKey, KeyHasher, ValueHasher},
     pattern::Values,
+    place::{InFlight, PlaceAsk, PlaceCheck},
     rule::{GiveBack, Limit, Rule, RuleNode},
     share::Sharing,
     tier::SharedTiers,
@@ -25,7 +26,8 @@ pub struct CompiledRule {
     pub(super) quota_mode: bool,
     pub(super) coordination: Option<Coordination>,
     has_name: bool,
-    /// Whether it replaces other rules, its values share the limit, a limit is in its shadow, or it meters.
+    /// Whether it replaces other rules, its values share the limit, a limit is in its shadow, it meters, or it limits
+    /// requests in flight.
     has_extras: bool,
     has_static_key: bool,
     /// Whether some level replaces its value in the counter's name.
@@ -111,7 +113,8 @@ impl CompiledRule {
             has_extras: !rule.replaces.is_empty()
                 || rule.sharing.is_some()
                 || rule.shadow.is_some()
-                || rule.meters,
+                || rule.meters
+                || rule.in_flight.is_some(),
             has_static_key: static_key.is_some(),
             has_shared_values: levels.iter().any(|level| level.shared.is_some()),
             has_dynamic_stats: levels.iter().any(|level| level.has_dynamic_stats(rule.detailed_metric)),
@@ -168,6 +171,22 @@ impl CompiledRule {
 
     pub(super) fn meters(&self) -> bool {
         self.has_extras && self.rule.meters
+    }
+
+    /// Returns the limit on requests in flight, if it has one.
+    #[must_use]
+    pub fn in_flight(&self) -> Option<InFlight> {
+        if self.has_extras { self.rule.in_flight } else { None }
+    }
+
+    pub(super) fn place<'a>(
+        &'a self,
+        (domain, entries): (&'a str, &'a [Entry<'a>]),
+        keys: &ValueHasher,
+        limit: InFlight,
+        ask: PlaceAsk,
+    ) -> PlaceCheck<'a> {
+        PlaceCheck { rule: self, domain, entries, key: self.counter_key(keys, entries), limit, ask }
     }
 
     pub(super) const fn has_extras(&self) -> bool {

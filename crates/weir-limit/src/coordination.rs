@@ -117,6 +117,12 @@ impl Coordination {
         !matches!(self, Self::Local | Self::Split)
     }
 
+    /// Returns whether requests in flight can be counted so: an end may arrive at another instance than its start.
+    #[must_use]
+    pub const fn keeps_places(self) -> bool {
+        matches!(self, Self::Auto | Self::Strict | Self::Local)
+    }
+
     /// Returns whether all instances together never exceed a limit, while the store replies and keeps its data.
     #[must_use]
     pub const fn is_exact(self) -> bool {

@@ -8,6 +8,7 @@
 //! | let callers wait in turn | [`line`](mod@line) |
 //! | lend capacity between tenants | [`share`] |
 //! | divide a limit between instances | [`part`], [`Coordination`] |
+//! | limit requests in flight | [`InFlight`], [`PlaceCheck`], [`RequestName`] |
 //! | keep buckets whose parameters come with each request | [`request_bucket`] |
 
 pub mod algorithm;
@@ -29,6 +30,7 @@ mod pattern;
 mod place;
 mod place_set;
 pub mod request_bucket;
+mod request_name;
 mod reservation;
 mod rule;
 mod runtime_limit;
@@ -52,8 +54,9 @@ pub use matched::{DescriptorMatch, LimitCheck, Matched, OwnPart, RuleRef};
 pub use matcher::{Lookup, MAX_COMPARISONS, Root, RuleSet, TooManyPatterns};
 pub use named::Named;
 pub use pattern::{Pattern, Values};
-pub use place::{InFlight, PlaceName};
+pub use place::{IN_FLIGHT, InFlight, PlaceAsk, PlaceCheck, PlaceDecision, PlaceName};
 pub use place_set::PlaceSet;
+pub use request_name::RequestName;
 pub use reservation::{Reservation, ReservationRequest, ReservedSpan, release, reserve};
 pub use rule::{Domain, GiveBack, Limit, Metadata, Origin, Rule, RuleNode, Scope};
 pub use runtime_limit::{RuntimeLimit, RuntimeLimitError};
@@ -61,4 +64,6 @@ pub use shared_counts::{Capabilities, SharedCounts, SharedStore};
 pub use tally::Tally;
 pub use tier::{OverLimitPolicy, SharedTiers, Tier, Tiers, capacity};
 pub use units::{Hits, NANOS_PER_SECOND, Period, Timestamp, Unit};
-pub use verdict::{Code, CurrentLimit, Modes, Status, Verdict};
+pub use verdict::{
+    Code, CurrentLimit, InFlightLimit, InFlightVerdict, Modes, PlaceDecisions, Status, Verdict,
+};

@@ -11,6 +11,7 @@ use super::{
     descriptor::{Descriptor, Entry, Request},
     key::{CounterKey, ValueHasher},
     matcher::{Root, RuleSet},
+    place::{IN_FLIGHT, InFlight, PlaceAsk, PlaceCheck},
     rule::{GiveBack, Limit, Rule, Scope},
     runtime_limit::RuntimeLimit,
     share::Sharing,
@@ -27,6 +28,10 @@ pub struct Matched<'a> {
     pub checks: SmallVec<[LimitCheck<'a>; 2]>,
     /// The number of checks in shadows.
     shadows: usize,
+    /// The descriptors whose rules limit requests in flight, each with its index in [`Matched::matches`].
+    pub places: Vec<(usize, PlaceCheck<'a>)>,
+    /// Whether a descriptor names a running request.
+    pub has_ends: bool,
     /// Whether there are no rules for the request's domain.
     pub unknown_domain: bool,
     /// What a rejection affects, as the domain says.
@@ -44,6 +49,8 @@ pub enum DescriptorMatch<'a> {
     Unlimited(&'a CompiledRule),
     /// A limit, checked by this element of [`Matched::checks`].
     Limited(usize),
+    /// It names a running request, which was admitted before.
+    Running,
 }
 
 /// Hits that a store checks against one rule.
@@ -105,6 +112,8 @@ impl<'a> Matched<'a> {
             matches: SmallVec::new(),
             checks: SmallVec::new(),
             shadows: 0,
+            places: Vec::new(),
+            has_ends: false,
             unknown_domain: false,
             scope: Scope::default(),
             give_back: GiveBack::default(),
@@ -163,6 +172,15 @@ impl<'a> Matched<'a> {
     ) -> DescriptorMatch<'a> {
         let entries = &descriptor.entries;
         let Some((rule, keys)) = found else { return DescriptorMatch::NoLimit };
+        if let RuleRef::Compiled(rule) = &rule
+            && let Some(in_flight) = rule.in_flight()
+        {
+            if is_of_running(entries) {
+                self.has_ends = true;
+                return DescriptorMatch::Running;
+            }
+            self.add_place(request, descriptor, rule, &keys, in_flight);
+        }
         let (key, pool) = match &rule {
             RuleRef::Compiled(rule) if rule.limit == Limit::Unlimited => {
                 return DescriptorMatch::Unlimited(rule);
@@ -187,6 +205,31 @@ impl<'a> Matched<'a> {
             self.give_back_last();
         }
         DescriptorMatch::Limited(self.checks.len() - 1)
+    }
+
+    /// A cost is that of a request that has its place. What the request says replaces the number of places.
+    #[cold]
+    fn add_place(
+        &mut self,
+        request: &'a Request<'_>,
+        descriptor: &'a Descriptor<'_>,
+        rule: &'a CompiledRule,
+        keys: &ValueHasher,
+        limit: InFlight,
+    ) {
+        let hits = request.hits_of(descriptor);
+        if rule.meters() && hits > Hits(1) && !descriptor.refund {
+            return;
+        }
+        let ask = match hits {
+            _ if descriptor.refund => PlaceAsk::Nothing,
+            Hits(0) => PlaceAsk::Look,
+            _ => PlaceAsk::Take,
+        };
+        let own = descriptor.limit.as_deref().and_then(|own| own.tiers().first());
+        let most = own.map_or(limit.most, |tier| tier.requests.min(InFlight::MAX));
+        let place = rule.place((request.domain, &descriptor.entries), keys, InFlight { most, ..limit }, ask);
+        self.places.push((self.matches.len(), place));
     }
 
     /// Nothing is given back if its rule denies that.
@@ -215,22 +258,28 @@ impl<'a> Matched<'a> {
         self.checks.extend(shadows);
     }
 
-    /// In any order. An unlimited rule can replace others but is never replaced: it counts nothing.
+    /// In any order. An unlimited rule can replace others but is never replaced: it counts nothing, if it has no places.
     #[cold]
     fn drop_replaced(&mut self) {
         let mut names: SmallVec<[Box<str>; 4]> = SmallVec::new();
         for descriptor in &self.matches {
             match descriptor {
-                DescriptorMatch::NoLimit => {}
+                DescriptorMatch::NoLimit | DescriptorMatch::Running => {}
                 DescriptorMatch::Unlimited(rule) => names.extend(rule.replaces().iter().cloned()),
                 DescriptorMatch::Limited(check) => {
                     names.extend(self.checks[*check].rule.replaces().iter().cloned());
                 }
             }
         }
-        let is_replaced = |check: &LimitCheck<'_>| {
-            check.rule.name().is_some_and(|name| names.iter().any(|replaced| **replaced == *name))
-        };
+        let is_named = |name: &str| names.iter().any(|replaced| **replaced == *name);
+        let is_replaced = |check: &LimitCheck<'_>| check.rule.name().is_some_and(is_named);
+        self.places.retain(|(i, place)| {
+            let is_replaced = place.rule.name().is_some_and(is_named);
+            if is_replaced && matches!(self.matches[*i], DescriptorMatch::Unlimited(_)) {
+                self.matches[*i] = DescriptorMatch::NoLimit;
+            }
+            !is_replaced
+        });
         let mut kept = 0;
         for descriptor in &mut self.matches {
             if let DescriptorMatch::Limited(check) = descriptor {
@@ -253,13 +302,24 @@ fn find<'a>(
     descriptor: &'a Descriptor<'_>,
     on_match: impl Fn(usize),
 ) -> Option<(RuleRef<'a>, ValueHasher)> {
-    if let Some(limit) = &descriptor.limit {
+    if let Some(limit) = &descriptor.limit
+        && !(root.has_places && has_place(rules, root, &descriptor.entries))
+    {
         let keys = descriptor.entries.iter().map(|entry| entry.key);
         return Some((RuleRef::Override(limit), rules.hasher.of_keys(domain, keys)));
     }
     let (index, keys) = rules.find_below(root, &descriptor.entries)?;
     on_match(index);
     Some((RuleRef::Compiled(&rules.rules()[index]), *keys))
+}
+
+fn has_place(rules: &RuleSet, root: &Root, entries: &[Entry<'_>]) -> bool {
+    rules.find_below(root, entries).is_some_and(|(index, _)| rules.rules()[index].in_flight().is_some())
+}
+
+/// Whether a descriptor that finds a rule with places is about a running request.
+fn is_of_running(entries: &[Entry<'_>]) -> bool {
+    entries.last().is_some_and(|entry| entry.key == IN_FLIGHT)
 }
 
 // === impl LimitCheck ===

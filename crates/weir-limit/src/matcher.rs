@@ -21,6 +21,7 @@ use super::{
     key::{CounterKey, KeyHasher, ValueHasher},
     name_map::NameMap,
     pattern::{Pattern, Values},
+    place::{IN_FLIGHT, PlaceAsk, PlaceCheck},
     rule::{Domain, GiveBack, Origin, RuleNode, Scope},
 };
 
@@ -75,6 +76,8 @@ pub struct Root {
     pub scope: Scope,
     /// For limits that come with requests.
     pub(super) give_back: GiveBack,
+    /// Whether a rule limits requests in flight.
+    pub(super) has_places: bool,
 }
 
 /// What a descriptor finds at the node at which it ends.
@@ -132,10 +135,12 @@ impl RuleSet {
         for domain in domains {
             let root = set.add_branch(Branch::default(), &domain.name, &[]);
             let give_back = domain.give_back.unwrap_or_default();
-            let root_of = Root { node: root, scope: domain.scope, give_back };
-            *set.domains.get_or_insert_with(&domain.name, || root_of) = root_of;
+            let first = set.rules.len();
             let of = (&domain.name.as_str().into(), give_back);
             set.add_nodes(root, &domain.nodes, of, &mut Vec::new());
+            let has_places = set.add_names(root, first);
+            let root_of = Root { node: root, scope: domain.scope, give_back, has_places };
+            *set.domains.get_or_insert_with(&domain.name, || root_of) = root_of;
         }
         set
     }
@@ -174,6 +179,36 @@ impl RuleSet {
             self.add_nodes(id, &node.children, of, levels);
             levels.pop();
         }
+    }
+
+    /// Below the root of a domain and each of its rules that limit requests in flight, lets an entry with the name of a
+    /// request find such a rule, so that most look-ups need not know of names. Returns whether there are such rules,
+    /// among those from the `first`.
+    fn add_names(&mut self, root: NodeId, first: usize) -> bool {
+        let is_named = |end: &End| {
+            end.rule
+                .is_some_and(|rule| rule as usize >= first && self.rules[rule as usize].in_flight().is_some())
+        };
+        let named: Vec<NodeId> = (root..self.ends.len()).filter(|node| is_named(&self.ends[*node])).collect();
+        let places = named.first().map(|first| (root, *first)).into_iter();
+        for (above, node) in places.chain(named.iter().map(|node| (*node, *node))) {
+            let id = self.nodes.len();
+            self.nodes.push(Branch { origin: self.nodes[node].origin.clone(), ..Branch::default() });
+            self.ends.push(self.ends[node]);
+            self.nodes[above].keys.get_or_insert_with(IN_FLIGHT, KeyEdges::default).any.get_or_insert(id);
+        }
+        !named.is_empty()
+    }
+
+    /// Finds the place that a descriptor of these `entries` has while its request runs; none without such a limit.
+    #[must_use]
+    pub fn place<'a>(&'a self, domain: &'a str, entries: &'a [Entry<'a>]) -> Option<PlaceCheck<'a>> {
+        let (index, keys) = self.find_below(self.root(domain)?, entries)?;
+        let rule = &self.rules[index];
+        if entries.len() != rule.levels.len() {
+            return None;
+        }
+        Some(rule.place((domain, entries), keys, rule.in_flight()?, PlaceAsk::Nothing))
     }
 
     /// Finds the rule for a descriptor of these `entries`: one at exactly that depth.

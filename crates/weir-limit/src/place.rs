@@ -2,7 +2,16 @@
 
 use std::fmt;
 
-use super::units::{Period, Timestamp};
+use super::{
+    compiled_rule::CompiledRule,
+    decision::Basis,
+    descriptor::Entry,
+    key::CounterKey,
+    units::{Period, Timestamp},
+};
+
+/// The key of the entry whose value is the name of an admitted request.
+pub const IN_FLIGHT: &str = "in_flight";
 
 /// A rule's limit on requests in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +20,45 @@ pub struct InFlight {
     pub most: u32,
     /// The age at which a request is given up: its place is free, although its end has not arrived.
     pub give_up_after: Period,
+}
+
+/// A descriptor whose rule limits requests in flight.
+#[derive(Clone, Copy, Debug)]
+pub struct PlaceCheck<'a> {
+    /// The rule.
+    pub rule: &'a CompiledRule,
+    /// Names the counter in stores that use names, together with `entries`.
+    pub domain: &'a str,
+    /// The entries of the descriptor.
+    pub entries: &'a [Entry<'a>],
+    /// Identifies the counter within this process.
+    pub key: CounterKey,
+    /// The limit: that of the rule, or that of the request with the age of the rule.
+    pub limit: InFlight,
+    /// What the descriptor asks for.
+    pub ask: PlaceAsk,
+}
+
+/// What a descriptor asks of a limit on requests in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlaceAsk {
+    /// A place, if one is free.
+    Take,
+    /// Whether a place is free.
+    Look,
+    /// Nothing: hits are given back without a name.
+    Nothing,
+}
+
+/// The decision on a [`PlaceCheck`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlaceDecision {
+    /// Whether no place was free.
+    pub over: bool,
+    /// The places that others had.
+    pub before: u32,
+    /// What it was made from.
+    pub basis: Basis,
 }
 
 /// The name of an admitted request: when it began, in milliseconds of the store's clock (48 bits), flags (8 bits), the
@@ -23,6 +71,40 @@ pub struct PlaceName([u8; PlaceName::LEN]);
 impl InFlight {
     /// The greatest limit.
     pub const MAX: u32 = 100_000;
+
+    /// [`InFlight::give_up_after`] of rules that name none.
+    pub const GIVE_UP_AFTER: Period = Period::from_secs(600);
+
+    /// The range of [`InFlight::give_up_after`].
+    pub const AGES: std::ops::RangeInclusive<Period> = Period::from_secs(1)..=Period::from_secs(7 * 86_400);
+}
+
+/// Formats the limit, such as `4 requests in flight, given up after 10m`.
+impl fmt::Display for InFlight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.most == 1 { "" } else { "s" };
+        write!(f, "{} request{plural} in flight, given up after {}", self.most, self.give_up_after)
+    }
+}
+
+// === impl PlaceCheck ===
+
+impl PlaceCheck<'_> {
+    /// Returns whether a refusal rejects the request: neither in shadow mode nor for a quota, which others may admit.
+    #[must_use]
+    pub fn rejects(&self, all_quotas: bool) -> bool {
+        !(all_quotas || self.rule.shadow_mode || self.rule.quota_mode)
+    }
+}
+
+// === impl PlaceDecision ===
+
+impl PlaceDecision {
+    /// Returns the places that are left of `most`, if the request has the one that it `takes`.
+    #[must_use]
+    pub const fn left(&self, most: u32, takes: bool) -> u32 {
+        most.saturating_sub(self.before).saturating_sub(if takes && !self.over { 1 } else { 0 })
+    }
 }
 
 // === impl PlaceName ===

@@ -8,6 +8,7 @@ use smallvec::smallvec;
 use super::{
     coordination::RuleCoordination,
     pattern::Values,
+    place::InFlight,
     share::Sharing,
     tier::{self, OverLimitPolicy, Tier, Tiers},
     units::Period,
@@ -69,7 +70,7 @@ pub struct RuleNode {
     pub origin: Origin,
 }
 
-/// A limit, and how its decisions are reported.
+/// A limit, and how its decisions are reported. A rule of requests in flight alone is [unlimited](Limit::Unlimited).
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a key of the rule language")]
 pub struct Rule {
@@ -86,6 +87,8 @@ pub struct Rule {
     /// Whether the cost of a request is reported after the request was admitted: `reserve`. A request of 0 or 1 hits
     /// begins while hits remain; more are a cost, which counts above the limit, too.
     pub meters: bool,
+    /// The limit on requests in flight, beside [`Rule::limit`].
+    pub in_flight: Option<InFlight>,
     /// The DNS name of the instances between which the limit, whole so far, is divided when rules are loaded.
     pub instances_of: Option<Box<str>>,
     /// Its name: responses carry it, and `replaces` refers to it.
@@ -200,6 +203,7 @@ impl Rule {
             coordination: RuleCoordination::default(),
             give_back: None,
             meters: false,
+            in_flight: None,
             instances_of: None,
             name: None,
             replaces: Vec::new(),
@@ -211,10 +215,16 @@ impl Rule {
         }
     }
 
-    /// Returns its tiers; none if it is unlimited.
+    /// Returns its tiers; none if it is unlimited, or limits only requests in flight.
     #[must_use]
     pub fn tiers(&self) -> &[Tier] {
         self.limit.tiers()
+    }
+
+    /// Returns whether it admits every request.
+    #[must_use]
+    pub fn is_unlimited(&self) -> bool {
+        self.limit == Limit::Unlimited && self.in_flight.is_none()
     }
 }
 

@@ -8,6 +8,8 @@ use super::{
     descriptor::{Descriptor, Request},
     limit_match::MatchedLimit,
     matched::{DescriptorMatch, Matched, RuleRef},
+    place::{IN_FLIGHT, PlaceAsk, PlaceCheck, PlaceDecision, PlaceName},
+    request_name::RequestName,
     rule::Metadata,
     tier::{OverLimitPolicy, Tier},
     units::Period,
@@ -25,8 +27,39 @@ pub struct Verdict<'a> {
     /// The index of the status nearest to its limit: the last limit (not a quota) that is over, otherwise the first one
     /// with the lowest remaining. None if nothing was counted.
     pub nearest: Option<usize>,
-    /// Dynamic metadata for the proxy, if [`Modes::metadata`] is on.
+    /// Dynamic metadata for the proxy, if [`Modes::metadata`] is on, or the request is about requests in flight.
     pub metadata: Option<Metadata>,
+    /// What it says about requests in flight. Boxed, since few requests are about them.
+    pub in_flight: Option<Box<InFlightVerdict<'a>>>,
+}
+
+/// What a verdict says about requests in flight.
+#[derive(Debug)]
+pub struct InFlightVerdict<'a> {
+    /// The name that ends the request; none if it has no places.
+    pub name: Option<Box<str>>,
+    /// One for each decision on places, in the request's order.
+    pub limits: SmallVec<[InFlightLimit<'a>; 1]>,
+}
+
+/// A limit on requests in flight that was asked.
+#[derive(Clone, Copy, Debug)]
+pub struct InFlightLimit<'a> {
+    /// The rule.
+    pub rule: RuleRef<'a>,
+    /// The most requests at once.
+    pub most: u32,
+    /// The requests that may begin now.
+    pub left: u32,
+}
+
+/// The decisions on the places of a request.
+#[derive(Clone, Debug, Default)]
+pub struct PlaceDecisions {
+    /// The name of those that it took.
+    pub name: Option<PlaceName>,
+    /// In the order of [`Matched::places`]. None if it was not asked for, since the request was rejected before.
+    pub decisions: SmallVec<[Option<PlaceDecision>; 2]>,
 }
 
 /// Whether a request or descriptor is admitted.
@@ -58,9 +91,9 @@ pub struct Status<'a> {
 pub struct CurrentLimit<'a> {
     /// The rule.
     pub rule: RuleRef<'a>,
-    /// The reported tier of the rule.
-    pub tier: &'a Tier,
-    /// The requests that the tier admits: of a pool, the share of the member.
+    /// The reported tier of the rule; none for its limit on requests in flight.
+    pub tier: Option<&'a Tier>,
+    /// The requests that it admits: of a pool, the share of the member.
     pub requests: u32,
 }
 
@@ -89,12 +122,25 @@ impl<'a> Verdict<'a> {
         decisions: &[Decision],
         modes: &Modes,
     ) -> Self {
+        Self::with_places(request, matched, decisions, None, modes)
+    }
+
+    /// Like [`Verdict::new`], with the decisions on the places that `matched` asks for.
+    #[must_use]
+    pub fn with_places(
+        request: &Request<'_>,
+        matched: &'a Matched<'_>,
+        decisions: &[Decision],
+        places: Option<&PlaceDecisions>,
+        modes: &Modes,
+    ) -> Self {
         let mut statuses: SmallVec<[Status<'a>; 2]> = SmallVec::new();
         // pushed one by one: `collect` costs more than the statuses
         for descriptor in &matched.matches {
             let status = match descriptor {
                 DescriptorMatch::NoLimit => Status::no_limit(modes.quota),
                 DescriptorMatch::Unlimited(_) => Status::unlimited(),
+                DescriptorMatch::Running => Status::no_limit(false),
                 DescriptorMatch::Limited(i) => {
                     let check = &matched.checks[*i];
                     Status::counted(
@@ -108,12 +154,47 @@ impl<'a> Verdict<'a> {
             };
             statuses.push(status);
         }
+        for (i, (descriptor, place)) in matched.places.iter().enumerate() {
+            let decision = places.and_then(|places| places.decisions[i]);
+            statuses[*descriptor].add_place(place, decision, modes.quota);
+        }
         let mut verdict = Self::of_statuses(statuses, modes);
         if modes.describes() {
             let rejecting = verdict.nearest.filter(|_| verdict.code == Code::OverLimit);
             verdict.metadata = metadata(request, matched, &verdict.statuses, modes, rejecting);
         }
+        if let Some(places) = places {
+            verdict.add_places(request.domain, matched, places);
+        }
         verdict
+    }
+
+    /// Tells of places, and names an admitted request that has some.
+    #[cold]
+    fn add_places(&mut self, domain: &str, matched: &'a Matched<'_>, places: &PlaceDecisions) {
+        let (mut limits, mut held) = (SmallVec::new(), Vec::new());
+        for ((_, place), decision) in matched.places.iter().zip(&places.decisions) {
+            let Some(decision) = decision.filter(|_| place.ask != PlaceAsk::Nothing) else { continue };
+            let (rule, most, takes) =
+                (RuleRef::Compiled(place.rule), place.limit.most, place.ask == PlaceAsk::Take);
+            limits.push(InFlightLimit { rule, most, left: decision.left(most, takes) });
+            if takes && !decision.over {
+                held.push(place.entries);
+            }
+        }
+        let name = places.name.filter(|_| self.code == Code::Ok && !held.is_empty());
+        let name = name.map(|name| RequestName::write(name, held).into_boxed_str());
+        if self.code == Code::Ok
+            && let Some(left) = limits.iter().map(|limit: &InFlightLimit<'_>| limit.left).min()
+        {
+            let metadata = self.metadata.get_or_insert_default();
+            metadata.insert("in_flight_left".into(), left.into());
+            if let Some(name) = &name {
+                metadata.insert(IN_FLIGHT.into(), (**name).into());
+                metadata.insert(format!("{IN_FLIGHT}/{domain}"), (**name).into());
+            }
+        }
+        self.in_flight = Some(Box::new(InFlightVerdict { name, limits }));
     }
 
     /// Returns the verdict on these `statuses`, without the metadata that [`Modes::describes`] asks for.
@@ -148,6 +229,7 @@ impl<'a> Verdict<'a> {
             shadowed: is_over && modes.shadow,
             nearest: combined.nearest,
             metadata: None,
+            in_flight: None,
             statuses,
         }
     }
@@ -214,6 +296,9 @@ impl Combined {
 // === impl Status ===
 
 impl<'a> Status<'a> {
+    /// When to ask again for a place: a hint, as nobody knows when a request ends.
+    const IN_FLIGHT_RETRY: Period = Period::from_secs(1);
+
     /// The status of a descriptor of which nothing is counted, and which may be a `quota`.
     #[must_use]
     pub const fn no_limit(quota: bool) -> Self {
@@ -224,6 +309,25 @@ impl<'a> Status<'a> {
     #[must_use]
     pub const fn unlimited() -> Self {
         Self { code: Code::Ok, quota: false, limit: None, remaining: u32::MAX, reset: None }
+    }
+
+    /// Without a `decision` no place was asked for. A refusal comes after the decision on the tiers beside it.
+    fn add_place(&mut self, place: &'a PlaceCheck<'_>, decision: Option<PlaceDecision>, all_quotas: bool) {
+        let (rule, most) = (RuleRef::Compiled(place.rule), place.limit.most);
+        self.quota = all_quotas || rule.quota_mode();
+        match decision {
+            Some(decision) if decision.over => {
+                self.code = if rule.shadow_mode() { Code::Ok } else { Code::OverLimit };
+                self.limit = Some(CurrentLimit { rule, tier: None, requests: most });
+                (self.remaining, self.reset) = (0, Some(Self::IN_FLIGHT_RETRY));
+            }
+            // no limit is reported, since the proxy would show it in place of a rate that has more left
+            Some(decision) if self.limit.is_none() => {
+                self.remaining = decision.left(most, place.ask == PlaceAsk::Take);
+            }
+            None if self.limit.is_none() => self.remaining = 0,
+            Some(_) | None => {}
+        }
     }
 
     /// The status of a descriptor for which there is a `decision`. `all_quotas` is [`Modes::quota`].
@@ -248,7 +352,11 @@ impl<'a> Status<'a> {
         Self {
             code: if decision.over && !rule.shadow_mode() { Code::OverLimit } else { Code::Ok },
             quota: all_quotas || rule.quota_mode(),
-            limit: Some(CurrentLimit { rule, tier, requests: decision.share.unwrap_or(tier.requests) }),
+            limit: Some(CurrentLimit {
+                rule,
+                tier: Some(tier),
+                requests: decision.share.unwrap_or(tier.requests),
+            }),
             remaining: match policy {
                 // envoyproxy/ratelimit reports 0 even if fewer hits would have fitted
                 OverLimitPolicy::Count if decision.over => 0,

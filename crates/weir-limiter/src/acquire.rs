@@ -535,7 +535,8 @@ impl<S: Store> Limiter<S> {
         let mut taken = Taken { limiter: self, clock: call.clock, receipt: acquired.receipt.clone() };
         decisions.extend(self.decide_shadows(&matched, at).await);
         taken.receipt = None;
-        self.conclude(&loaded, call.request, &matched, &decisions, at, |verdict| encode(verdict, &acquired))
+        let encode = |verdict: &Verdict<'_>| encode(verdict, &acquired);
+        self.conclude(&loaded, call.request, &matched, (&decisions, None), at, encode)
     }
 }
 
@@ -582,8 +583,9 @@ impl<S: Store> Limiter<S> {
 }
 
 pub(super) fn waits(check: &LimitCheck<'_>) -> bool {
-    let RuleRef::Compiled(_) = &check.rule else { return false };
-    check.pool.is_none()
+    let RuleRef::Compiled(rule) = &check.rule else { return false };
+    rule.in_flight().is_none()
+        && check.pool.is_none()
         && check.direction == Direction::Take
         && !check.rule.shadow_mode()
         && !check.is_cost()

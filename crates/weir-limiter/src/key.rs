@@ -201,7 +201,10 @@ impl<S: Store> Limiter<S> {
         // what shadow mode admits is more than the counter says
         let is_shadow = check.rule.shadow_mode() || self.settings.modes.shadow;
         let is_reported = self.hot_keys.is_some() || self.rejection_log.is_some();
-        let is_other = check.pool.is_some() || check.direction == Direction::GiveBack || check.rule.meters();
+        let is_other = check.pool.is_some()
+            || check.direction == Direction::GiveBack
+            || check.rule.meters()
+            || rule.in_flight().is_some();
         if is_other || is_shadow || is_reported {
             return None;
         }

@@ -14,6 +14,7 @@ mod acquire;
 mod asking;
 mod costs;
 mod did_you_mean;
+mod in_flight;
 mod key;
 mod key_text;
 mod rejections;
@@ -45,11 +46,11 @@ pub use weir_limit as limit;
 pub use weir_observe as observe;
 pub use weir_store::{self as store, clock};
 
-use self::{asking::AskingLines, rejections::LastReports};
+use self::{asking::AskingLines, in_flight::Serials, rejections::LastReports};
 use weir_limit::{
     Basis, Code, CompiledRule, Decision, Descriptor, DescriptorMatch, Direction, Entry, GiveBack, Hits,
-    Limit, LimitCheck, LimitMatch, Matched, Modes, Request, Root, RulePath, RuleSet, Scope, Status, Tally,
-    Tier, Timestamp, TooManyPatterns, Verdict,
+    Limit, LimitCheck, LimitMatch, Matched, Modes, PlaceDecisions, Request, Root, RulePath, RuleSet, Scope,
+    Status, Tally, Tier, Timestamp, TooManyPatterns, Verdict,
 };
 use weir_observe::{
     DecisionRecord, Metric, OwnCounts, RareCounts, RuleCounts, RuleLimit, RuleStats, Source, Stats,
@@ -69,6 +70,7 @@ pub struct Limiter<S> {
     settings: DecisionSettings,
     hot_keys: Option<Box<HotKeys>>,
     rejection_log: Option<Arc<dyn RejectionLog>>,
+    serials: Serials,
     asking: Arc<AskingLines>,
     /// Whether rules were loaded that the lines of waiting callers do not follow yet: those in memory, and the others.
     lines_are_stale: [AtomicBool; 2],
@@ -95,6 +97,8 @@ struct LoadedRules {
     /// By rule index.
     stats: Vec<Arc<RuleStats>>,
     last_reports: LastReports,
+    /// Whether a rule limits requests in flight.
+    has_places: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -119,6 +123,11 @@ pub enum LimitError {
     /// Finding its rules would take too long.
     #[error(transparent)]
     TooManyPatterns(#[from] TooManyPatterns),
+    /// It would begin a request in flight, and its caller gets no name to end it by.
+    #[error(
+        "the request matches a limit on requests in flight, which begin and end by ShouldRateLimit and /json only"
+    )]
+    NoName,
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -155,6 +164,7 @@ impl<S: Store> Limiter<S> {
             settings,
             hot_keys,
             rejection_log: None,
+            serials: Serials::default(),
             lines_are_stale: Default::default(),
         }
     }
@@ -178,7 +188,8 @@ impl<S: Store> Limiter<S> {
         self.stats.set_in_force(&stats);
         let last_reports = LastReports::new(rules.rules().len());
         self.stats.set_rule_limits(rules.rules().iter().flat_map(rule_limits).collect());
-        self.loaded.store(Some(Arc::new(LoadedRules { rules, stats, last_reports })));
+        let has_places = rules.rules().iter().any(|rule| rule.in_flight().is_some());
+        self.loaded.store(Some(Arc::new(LoadedRules { rules, stats, last_reports, has_places })));
         self.generation.fetch_add(1, Ordering::Release);
         self.refresh_lines();
     }
@@ -186,6 +197,11 @@ impl<S: Store> Limiter<S> {
     /// Calls `read` with the current rules, if any are loaded.
     pub fn rules<T>(&self, read: impl FnOnce(&RuleSet) -> T) -> Option<T> {
         self.loaded.load().as_deref().map(|loaded| read(&loaded.rules))
+    }
+
+    /// Returns whether a rule limits requests in flight.
+    pub fn has_places(&self) -> bool {
+        self.loaded.load().as_deref().is_some_and(|loaded| loaded.has_places)
     }
 
     /// Returns what a rejection affects at least, in every domain.
@@ -405,21 +421,37 @@ impl<S: Store> Limiter<S> {
         let loaded = self.loaded.load();
         let decided = match find(loaded.as_deref(), request) {
             Ok((loaded, matched)) => {
-                let scope = self.scope_of(&matched);
-                let taken = if scope == Scope::Request && matched.has_shadows() {
-                    // boxed to keep the future of all other requests small
-                    Box::pin(self.take_before_shadows(loaded, &matched, now, options)).await
+                // boxed to keep the future of all other requests small
+                let taken = if matched.has_ends || !matched.places.is_empty() {
+                    Box::pin(self.take_in_flight(loaded, request, &matched, now, options)).await
                 } else {
-                    self.store.take_with(&matched.checks, scope, now, options).await
+                    let taken = self.take_matched(loaded, &matched, now, options).await;
+                    taken.map(|decisions| (decisions, None)).map_err(LimitError::from)
                 };
-                taken.map_err(LimitError::from).map(|decisions| {
+                taken.map(|(decisions, placed)| {
                     let encode = traced(options.record, &matched, &decisions, encode);
-                    self.conclude(loaded, request, &matched, &decisions, now, encode)
+                    let decided = (&*decisions, placed.as_deref());
+                    self.conclude(loaded, request, &matched, decided, now, encode)
                 })
             }
             Err(error) => Err(error),
         };
         self.count_error(decided)
+    }
+
+    /// Takes the hits of all limits but those on requests in flight.
+    async fn take_matched(
+        &self,
+        loaded: &LoadedRules,
+        matched: &Matched<'_>,
+        now: Timestamp,
+        options: TakeOptions<'_>,
+    ) -> Result<Decisions, StoreError> {
+        let scope = self.scope_of(matched);
+        if scope == Scope::Request && matched.has_shadows() {
+            return Box::pin(self.take_before_shadows(loaded, matched, now, options)).await;
+        }
+        self.store.take_with(&matched.checks, scope, now, options).await
     }
 
     fn count_error<T>(&self, decided: Result<T, LimitError>) -> Result<T, LimitError> {
@@ -437,11 +469,11 @@ impl<S: Store> Limiter<S> {
         loaded: &LoadedRules,
         request: &Request<'_>,
         matched: &Matched<'_>,
-        decisions: &[Decision],
+        (decisions, placed): (&[Decision], Option<&PlaceDecisions>),
         now: Timestamp,
         encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> T {
-        let verdict = Verdict::new(request, matched, decisions, &self.settings.modes);
+        let verdict = Verdict::with_places(request, matched, decisions, placed, &self.settings.modes);
         if matched.unknown_domain {
             self.stats.unknown_domain(request.domain, request.descriptors.len() as u64);
         } else {
@@ -451,7 +483,12 @@ impl<S: Store> Limiter<S> {
                 }
             }
         }
-        self.record(loaded, matched.enforced(), decisions, self.scope_of(matched), &verdict, now);
+        let counted = placed.map(|placed| in_flight::counted(matched, decisions, placed));
+        let counted = counted.as_deref().unwrap_or(decisions);
+        self.record(loaded, matched.enforced(), [counted, decisions], self.scope_of(matched), &verdict, now);
+        if let Some(placed) = placed {
+            self.record_places(loaded, matched, placed, &verdict, now);
+        }
         if matched.has_shadows() {
             self.record_shadows(loaded, matched, decisions);
         }
@@ -473,7 +510,7 @@ impl<S: Store> Limiter<S> {
         &self,
         loaded: &LoadedRules,
         checks: &[LimitCheck<'_>],
-        decisions: &[Decision],
+        [counted, decisions]: [&[Decision]; 2],
         scope: Scope,
         verdict: &Verdict<'_>,
         now: Timestamp,
@@ -481,7 +518,7 @@ impl<S: Store> Limiter<S> {
         if verdict.shadowed {
             self.stats.global_shadow_mode.add(1);
         }
-        for (check, decision) in taken(checks, decisions) {
+        for (check, decision) in taken(checks, counted) {
             self.record_check(loaded, check, decision, scope);
         }
         if let Some(report) = self.report_of(verdict.code) {
@@ -550,6 +587,7 @@ impl<S: Store> Limiter<S> {
         if let Some(rule) = check.rule.compiled()
             && check.hits != Hits(1)
             && !check.rule.meters()
+            && rule.in_flight().is_none()
         {
             costs::note(loaded, rule, check.hits, decision, policy);
         }
@@ -611,19 +649,30 @@ impl<S: Store> Limiter<S> {
         decisions: &[Decision],
         now: Timestamp,
     ) {
-        let all = self.settings.reported_rejections == ReportedRejections::All;
         for (check, decision) in taken(checks, decisions) {
             let rejects = decision.over && !check.rule.shadow_mode();
-            if rejects && (all || loaded.last_reports.is_first(&check.rule, decision.basis, now)) {
+            if rejects && self.is_reported(loaded, check, decision, now) {
                 let mode = |rule| self.store.shared_counts().mode_now(rule);
                 log.rejected(&Rejection {
                     check,
                     decision,
+                    in_flight: None,
                     at: now,
                     mode: check.rule.declared().and_then(mode),
                 });
             }
         }
+    }
+
+    fn is_reported(
+        &self,
+        loaded: &LoadedRules,
+        check: &LimitCheck<'_>,
+        decision: &Decision,
+        now: Timestamp,
+    ) -> bool {
+        self.settings.reported_rejections == ReportedRejections::All
+            || loaded.last_reports.is_first(&check.rule, decision.basis, now)
     }
 
     /// Beyond the bound on dynamic names, a rule's own stats are used, and a limit override has none.
@@ -761,7 +810,7 @@ fn record_rules(
     for (descriptor, status) in matched.matches.iter().zip(&verdict.statuses) {
         let is_over = status.code == Code::OverLimit;
         let (rule, hits) = match descriptor {
-            DescriptorMatch::NoLimit => continue,
+            DescriptorMatch::NoLimit | DescriptorMatch::Running => continue,
             DescriptorMatch::Unlimited(rule) => (rule.path.to_string(), 0),
             DescriptorMatch::Limited(check) => {
                 if is_over && decisions[*check].basis == Basis::Fallback {

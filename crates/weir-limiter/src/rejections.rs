@@ -28,6 +28,8 @@ pub struct Rejection<'a> {
     pub check: &'a LimitCheck<'a>,
     /// The decision.
     pub decision: &'a Decision,
+    /// The limit on requests in flight, if that rejects.
+    pub in_flight: Option<u32>,
     /// The time of the decision.
     pub at: Timestamp,
     /// The coordination mode of the rule; none for a limit that came with the request.

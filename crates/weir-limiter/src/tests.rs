@@ -63,8 +63,7 @@ fn decide(limiter: &Limiter<MemoryStore>, request: &Request<'_>, now: Timestamp)
             .statuses
             .iter()
             .map(|status| {
-                let limit =
-                    status.limit.map(|limit| (limit.rule.label(), limit.tier.clone(), limit.requests));
+                let limit = status.limit.map(|limit| (limit.rule.label(), limit.tier, limit.requests));
                 (status.code, status.quota, limit, status.remaining, status.reset)
             })
             .collect();

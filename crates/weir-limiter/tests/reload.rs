@@ -45,7 +45,7 @@ fn decide(limiter: &Limiter<MemoryStore>) -> Outcome {
     let decided = limiter.decide(&request, Timestamp::from_secs(1), |verdict| {
         let limits = verdict.statuses.iter().map(|status| {
             let limit = status.limit.expect("both descriptors have a rule");
-            (limit.rule.name().unwrap_or_default().to_owned(), limit.tier.requests)
+            (limit.rule.name().unwrap_or_default().to_owned(), limit.requests)
         });
         (limits.collect(), verdict.statuses[0].remaining)
     });

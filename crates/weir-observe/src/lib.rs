@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | count | [`Counter`], [`Gauge`], [`BusyCounter`], [`histogram`] |
 //! | tell metrics | [`Stats`], [`Source`], [`Metric`], [`Refinement`] |
-//! | follow rules | [`RuleStats`], [`RuleLimit`], [`hot_keys`] |
+//! | follow rules | [`RuleStats`], [`PlaceStats`], [`RuleLimit`], [`hot_keys`] |
 //! | follow one request | [`DecisionRecord`] |
 //! | name series | [`mapper`], [`template`], [`sanitize`] |
 //! | write texts of others | [`text`], [`throttle`], [`spelling`] |
@@ -18,6 +18,7 @@ pub mod hot_keys;
 pub mod mapper;
 pub mod method_stats;
 pub mod metric;
+mod place_stats;
 pub mod rule_limit;
 pub mod rule_stats;
 pub mod sanitize;
@@ -33,6 +34,7 @@ pub use decision_record::{DecisionRecord, RecordedDecision, StoreWait};
 pub use histogram::Refinement;
 pub use method_stats::MethodStats;
 pub use metric::{Metric, Source};
+pub use place_stats::{PlaceStats, PlaceTotals};
 pub use rule_limit::RuleLimit;
 pub use rule_stats::{OwnCounts, RareCounts, RuleCounts, RuleStats, ShadowCounts};
 pub use stats::Stats;

@@ -3,12 +3,12 @@
 use std::{
     fmt::Display,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-use super::{counter::Counter, sharded::Sharded};
+use super::{counter::Counter, place_stats::PlaceStats, sharded::Sharded};
 
 /// The reference's name of the hits that callers gave back.
 pub const NEGATIVE_HITS: &str = "total_negative_hits";
@@ -22,6 +22,8 @@ pub struct RuleStats {
     counters: Sharded<OwnCounts>,
     /// Shared by all threads, as few requests count here.
     rare: RareCounters,
+    /// Of a rule that limits requests in flight, or did.
+    places: OnceLock<Arc<PlaceStats>>,
     /// Whether requests of no hits were decided: their costs may follow.
     begins_with_none: AtomicBool,
     has_lost: AtomicBool,
@@ -121,7 +123,8 @@ impl RuleStats {
 
     fn of(name: Arc<[Box<str>]>, is_declared: bool, counters: Sharded<OwnCounts>) -> Self {
         let (begins_with_none, has_lost) = Default::default();
-        Self { name, is_declared, counters, rare: RareCounters::default(), begins_with_none, has_lost }
+        let (rare, places) = Default::default();
+        Self { name, is_declared, counters, rare, places, begins_with_none, has_lost }
     }
 
     /// Returns the name's parts: the domain, then the steps below it. Never empty.
@@ -186,6 +189,17 @@ impl RuleStats {
                  before; write 'reserve: 0' in this rate_limit (weir_hits_cost_lost_total counts such hits)"
             );
         }
+    }
+
+    /// Returns the stats of its limit on requests in flight, creating them if needed.
+    pub fn places(&self) -> &Arc<PlaceStats> {
+        self.places.get_or_init(|| Arc::new(PlaceStats::new(self.shared_name())))
+    }
+
+    /// Returns the stats of its limit on requests in flight, if it ever had one.
+    #[must_use]
+    pub fn known_places(&self) -> Option<&Arc<PlaceStats>> {
+        self.places.get()
     }
 
     /// Returns the current counts of hits that few requests have.

@@ -67,8 +67,8 @@ const fn code(code: Code) -> response::Code {
     }
 }
 
-fn unit_of(tier: &Tier) -> rate_limit::Unit {
-    match tier.unit() {
+fn unit_of(tier: Option<&Tier>) -> rate_limit::Unit {
+    match tier.and_then(Tier::unit) {
         // Envoy prints a limit with an unknown unit without a window, which is better than a wrong window
         None => rate_limit::Unit::Unknown,
         Some(Unit::Second) => rate_limit::Unit::Second,
@@ -83,8 +83,10 @@ fn unit_of(tier: &Tier) -> rate_limit::Unit {
 
 /// As seconds and nanoseconds. Fixed windows of whole seconds are rounded up to seconds: envoyproxy/ratelimit counts in
 /// seconds, and Envoy forwards only whole seconds, which must not make a client retry early.
-fn duration(period: Period, tier: &Tier) -> (i64, i32) {
-    let whole = tier.has_windows() && tier.period.as_nanos().is_multiple_of(NANOS_PER_SECOND);
+fn duration(period: Period, tier: Option<&Tier>) -> (i64, i32) {
+    let is_whole =
+        |tier: &Tier| tier.has_windows() && tier.period.as_nanos().is_multiple_of(NANOS_PER_SECOND);
+    let whole = tier.is_some_and(is_whole);
     let period = if whole { Period::from_secs(period.as_secs_ceil()) } else { period };
     let (seconds, nanos) = (period.as_nanos() / NANOS_PER_SECOND, period.as_nanos() % NANOS_PER_SECOND);
     (i64::try_from(seconds).unwrap_or(i64::MAX), i32::try_from(nanos).unwrap_or_default())

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use weir_limit::{Code, NANOS_PER_SECOND, Period, Tier, Verdict};
+use weir_limit::{Code, InFlightLimit, NANOS_PER_SECOND, Period, Tier, Verdict};
 
 /// The headers to send with every response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -119,11 +119,19 @@ fn ietf(verdict: &Verdict<'_>) -> Vec<Header<'static>> {
         let (name, several) = (limit.rule.label(), tiers.len() > 1);
         for tier in tiers {
             // of a pool, the member's share
-            let requests = if std::ptr::eq(tier, limit.tier) { limit.requests } else { tier.requests };
+            let is_reported = limit.tier.is_some_and(|reported| std::ptr::eq(tier, reported));
+            let requests = if is_reported { limit.requests } else { tier.requests };
             push_item(&mut policies, &policy_name(&name, tier, several), &policy_parameters(tier, requests));
         }
-        let left = format!(";r={};t={}", status.remaining, seconds(status.reset));
-        push_item(&mut limits, &policy_name(&name, limit.tier, several), &left);
+        if let Some(tier) = limit.tier {
+            let left = format!(";r={};t={}", status.remaining, seconds(status.reset));
+            push_item(&mut limits, &policy_name(&name, tier, several), &left);
+        }
+    }
+    for InFlightLimit { rule, most, left } in verdict.in_flight.iter().flat_map(|places| &places.limits) {
+        let name = format!("{}-in-flight", rule.label());
+        push_item(&mut policies, &name, &format!(";q={most};qu=\"concurrent-requests\""));
+        push_item(&mut limits, &name, &format!(";r={left}"));
     }
     if policies.is_empty() {
         return Vec::new();

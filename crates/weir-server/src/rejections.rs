@@ -44,7 +44,7 @@ impl RejectionLogger {
 
 impl RejectionLog for RejectionLogger {
     #[cold]
-    fn rejected(&self, Rejection { check, decision, at, mode }: &Rejection<'_>) {
+    fn rejected(&self, Rejection { check, decision, in_flight, at, mode }: &Rejection<'_>) {
         let count = self.count(*at);
         if count > self.most {
             if count == self.most + 1 {
@@ -59,7 +59,10 @@ impl RejectionLog for RejectionLogger {
         let rule = compiled.map_or_else(|| "a limit of the request".to_owned(), |rule| rule.path.to_string());
         let (domain, rule, descriptor) =
             (bounded(check.domain), bounded(&rule), key_text(check, self.values));
-        let limit = check.tiers()[decision.tier].to_string();
+        let limit = match in_flight {
+            Some(most) => format!("{most} in flight"),
+            None => check.tiers()[decision.tier].to_string(),
+        };
         let reason = if decision.basis == Basis::Fallback { "store" } else { "limit" };
         let mode = mode.map_or("default", Coordination::name);
         // to a tenth: nobody waits for a number of nanoseconds

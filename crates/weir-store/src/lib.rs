@@ -3,6 +3,7 @@
 //! | to | see |
 //! | --- | --- |
 //! | decide in this process's memory | [`MemoryStore`], [`pools`] |
+//! | keep requests in flight | [`Store::take_places`], [`TakenPlaces`] |
 //! | let callers wait | [`WaitRoom`], [`WaitingLines`] |
 //! | write a store that instances share | [`remote`], [`pool_command`], [`place_command`], [`encoding`] |
 //! | name counters and keys | [`path`], [`name`] |
@@ -32,13 +33,13 @@ pub use memory::{Arrival, Counted, MemoryStore, Notes, Receipt, TakeRequest, Tim
 pub use wait_room::{Ticket, WaitBounds, WaitRoom, WaitingLines};
 
 use weir_limit::{
-    CounterKey, Decision, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, SharedCounts,
-    Timestamp,
+    CounterKey, Decision, Hits, LimitCheck, Period, PlaceCheck, PlaceDecision, PlaceName, Reservation,
+    ReservationRequest, Scope, SharedCounts, Timestamp,
     line::Estimate,
     part::InstanceRank,
     request_bucket::{BucketName, BucketReply, BucketRequest},
 };
-use weir_observe::DecisionRecord;
+use weir_observe::{DecisionRecord, PlaceStats};
 
 /// The decisions about the checks of one request, in their order.
 pub type Decisions = SmallVec<[Decision; 2]>;
@@ -127,6 +128,40 @@ pub trait Store: Send + Sync + 'static {
         unused: Hits,
         now: Timestamp,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Takes a place in each counter of `places` that has room, in their order, up to the first without room that
+    /// [rejects](PlaceRequest::rejects) the request; counters after that are only looked at. `serial` becomes a part of
+    /// the name. Returns one decision for each.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store gives up, which then frees what it may have taken, or if it keeps no places
+    /// ([`StoreError::Unsupported`]).
+    fn take_places(
+        &self,
+        places: &[PlaceRequest<'_>],
+        serial: u64,
+        now: Timestamp,
+        options: TakeOptions<'_>,
+    ) -> impl Future<Output = Result<TakenPlaces, StoreError>> + Send {
+        let _ = (places, serial, now, options);
+        std::future::ready(Err(NO_PLACES))
+    }
+
+    /// Frees places, and counts what became of each in its stats. Those that are not there stay so. A store that is
+    /// elsewhere frees them later, and the caller does not wait for that.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Unsupported`], if the store keeps no places.
+    fn end_places(
+        &self,
+        ended: &[EndedPlace<'_>],
+        now: Timestamp,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        let _ = (ended, now);
+        std::future::ready(Err(NO_PLACES))
+    }
 
     /// Returns the longest that a decision waits, `WEIR_DECISION_BUDGET`. By default none waits.
     fn longest_wait(&self) -> Duration {
@@ -217,6 +252,41 @@ pub trait Store: Send + Sync + 'static {
 const NO_BUCKETS: StoreError =
     StoreError::Unsupported("this store keeps no buckets whose parameters come with requests");
 
+const NO_PLACES: StoreError = StoreError::Unsupported("this store keeps no requests in flight");
+
+/// A descriptor that asks for a place of a request in flight.
+#[derive(Clone, Copy, Debug)]
+pub struct PlaceRequest<'a> {
+    /// The descriptor, and the limit of its rule.
+    pub check: &'a PlaceCheck<'a>,
+    /// Where the store counts what becomes of places.
+    pub stats: &'a Arc<PlaceStats>,
+    /// Whether the request is rejected without this place.
+    pub rejects: bool,
+}
+
+/// The places that a request has taken.
+#[derive(Clone, Debug)]
+pub struct TakenPlaces {
+    /// Their name.
+    pub name: PlaceName,
+    /// In the order of the requests.
+    pub decisions: SmallVec<[PlaceDecision; 2]>,
+}
+
+/// A place to be freed.
+#[derive(Clone, Copy, Debug)]
+pub struct EndedPlace<'a> {
+    /// The descriptor that took it.
+    pub check: &'a PlaceCheck<'a>,
+    /// Where the store counts what becomes of places.
+    pub stats: &'a Arc<PlaceStats>,
+    /// Its name, which others may have made up.
+    pub name: PlaceName,
+    /// Whether the request was not admitted after all.
+    pub is_undone: bool,
+}
+
 /// How a store decides a request, besides what the request says.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TakeOptions<'a> {
@@ -224,6 +294,8 @@ pub struct TakeOptions<'a> {
     pub record: Option<&'a DecisionRecord>,
     /// How long the caller lets the request wait for a shared store; none for as long as the store takes.
     pub wait: Option<Duration>,
+    /// Whether the caller gets the name of a request that it begins, by which it ends.
+    pub takes_names: bool,
 }
 
 /// The reason why a store gave up.

@@ -54,7 +54,7 @@ impl HttpRequest {
         self
     }
 
-    fn to_wire(&self) -> String {
+    pub(crate) fn to_wire(&self) -> String {
         let Self { method, path, host, headers, body } = self;
         let length = body.len();
         let mut wire = format!(

@@ -6,5 +6,6 @@ pub(super) mod foreign;
 pub(super) mod hidden;
 pub(super) mod ineffective;
 pub(super) mod redundant_tiers;
+pub(super) mod request_names;
 pub(super) mod unmetered;
 pub(super) mod unshared;

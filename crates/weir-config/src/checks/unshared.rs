@@ -7,7 +7,7 @@ use super::super::{
     load::Loaded,
     split,
 };
-use weir_limit::{Coordination, Limit, Rule, RuleNode, SharedStore};
+use weir_limit::{Capabilities, Coordination, Limit, Rule, RuleNode, SharedStore};
 
 const MAX_WARNINGS: usize = 100;
 
@@ -23,10 +23,11 @@ pub fn check_shared(
     default: Coordination,
 ) -> Result<Loaded, ConfigErrors> {
     let (mut shared, mut split) = (Vec::new(), Vec::new());
+    let mut report = ConfigReport::of_load();
     for domain in &loaded.domains {
         find(&domain.nodes, default, &mut shared, &mut split);
+        check_places(&domain.nodes, store, default, &mut report);
     }
-    let mut report = ConfigReport::of_load();
     let is_counted = |limit: &Limit| store.capabilities.count(limit.tiers());
     let is_no_window = |limit: &Limit| limit.is_smooth() && !is_counted(limit);
     for rule in shared.iter().filter(|rule| [&rule.limit].into_iter().chain(&rule.shadow).any(is_no_window)) {
@@ -45,8 +46,11 @@ pub fn check_shared(
         }
         return report.finish().map(|warnings| Loaded { warnings, ..loaded });
     }
+    // without a rate there is nothing to share
+    shared.retain(|rule| rule.limit != Limit::Unlimited);
     shared.retain(|rule| !store.shares(rule) || rule.shadow.as_ref().is_some_and(|limit| !is_counted(limit)));
     let mut warnings = warnings(store, &shared);
+    warnings.extend(report.finish()?);
     warnings.extend(
         split
             .into_iter()
@@ -59,6 +63,28 @@ pub fn check_shared(
         .warnings
         .sort_by(|a, b| (&a.at.file, a.at.line, a.at.column).cmp(&(&b.at.file, b.at.line, b.at.column)));
     Ok(loaded)
+}
+
+/// A mode that keeps no places, and that the rule does not name itself, is `auto`.
+fn check_places(nodes: &[RuleNode], store: SharedStore, default: Coordination, report: &mut ConfigReport) {
+    for node in nodes {
+        if let Some(rule) = node.rule.as_ref().filter(|rule| rule.in_flight.is_some()) {
+            if rule.coordination.mode.unwrap_or(default) == Coordination::Local {
+                report.warn_at(rule.origin.clone(), || {
+                    format!(
+                        "each instance admits the whole limit of 'in_flight', and a request must end at the instance \
+                         that admitted it; without 'coordination: local', {} counts for all of them",
+                        store.name
+                    )
+                });
+            } else if store.capabilities != Capabilities::All {
+                report.error_at(rule.origin.clone(), || {
+                    format!("{} keeps no places; write 'coordination: local', or use Redis", store.name)
+                });
+            }
+        }
+        check_places(&node.children, store, default, report);
+    }
 }
 
 fn warnings(store: SharedStore, unshared: &[&Rule]) -> Vec<Finding> {
@@ -117,7 +143,6 @@ fn find<'n>(
 mod tests {
     use super::*;
     use crate::parse;
-    use weir_limit::Capabilities;
 
     const MEMCACHED: SharedStore =
         SharedStore { name: "Memcached", system: "memcached", capabilities: Capabilities::SingleFixedWindow };

@@ -3,6 +3,7 @@
 mod docs;
 mod files;
 mod hostile;
+mod in_flight;
 mod keys;
 mod matching;
 mod messages;

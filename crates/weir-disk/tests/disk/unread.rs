@@ -77,13 +77,13 @@ fn the_callers_deadline_bounds_the_wait() {
         let opened = disk.open();
         let record = DecisionRecord::default();
         let wait = Some(Duration::ZERO);
-        let options = TakeOptions { record: Some(&record), wait };
+        let options = TakeOptions { record: Some(&record), wait, ..TakeOptions::default() };
         opened.take_with("v", 1, options);
         assert!(record.take().fallback, "{sync:?}");
         // a longer deadline than the budget changes nothing
         disk.settings.budget = NO_TIME;
         let wait = Some(Duration::from_mins(1));
-        let options = TakeOptions { record: Some(&record), wait };
+        let options = TakeOptions { record: Some(&record), wait, ..TakeOptions::default() };
         disk.copy().open().take_with("v", 1, options);
         assert!(record.take().fallback, "{sync:?}");
         disk.settings.budget = Period::from_secs(60);

@@ -379,7 +379,7 @@ fn answers(verdict: &Verdict<'_>) -> Vec<Answer> {
         over: status.code == Code::OverLimit,
         remaining: status.remaining,
         reset: status.reset.expect("each descriptor has a limit").as_nanos(),
-        tier: status.limit.expect("each descriptor has a limit").tier.clone(),
+        tier: status.limit.expect("each descriptor has a limit").tier.expect("it has tiers").clone(),
     };
     verdict.statuses.iter().map(answer).collect()
 }

@@ -99,7 +99,7 @@ proptest! {
         let statuses = statuses.iter().map(|(over, limit, remaining)| Status {
             code: code(*over),
             quota: false,
-            limit: limit.as_ref().and_then(|(tier, ..)| Some(CurrentLimit { rule: *next.next()?, tier, requests: tier.requests })),
+            limit: limit.as_ref().and_then(|(tier, ..)| Some(CurrentLimit { rule: *next.next()?, tier: Some(tier), requests: tier.requests })),
             remaining: *remaining,
             reset: limit.as_ref().map(|(_, _, reset)| Period::from_nanos(*reset)),
         });
@@ -107,6 +107,7 @@ proptest! {
         let verdict = Verdict {
             code: code(over),
             shadowed: false,
+            in_flight: None,
             statuses: statuses.collect(),
             nearest: None,
             metadata,

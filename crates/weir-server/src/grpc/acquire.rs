@@ -333,7 +333,8 @@ fn status(error: &AcquireError) -> Status {
         | AcquireError::Limit(LimitError::EmptyDomain | LimitError::NoDescriptors) => {
             Status::invalid_argument(text)
         }
-        AcquireError::MustAsk | AcquireError::Limit(LimitError::Store(StoreError::Unsupported(_))) => {
+        AcquireError::MustAsk
+        | AcquireError::Limit(LimitError::NoName | LimitError::Store(StoreError::Unsupported(_))) => {
             Status::unimplemented(text)
         }
         AcquireError::Limit(LimitError::TooManyPatterns(_)) => Status::resource_exhausted(text),

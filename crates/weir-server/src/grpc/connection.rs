@@ -17,7 +17,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use futures_util::{
+    FutureExt as _,
+    stream::{FuturesUnordered, StreamExt as _},
+};
 use h2::{
     Ping, PingPong, RecvStream,
     server::{Builder, SendResponse},
@@ -30,7 +33,12 @@ use tokio::{
     time::{self, timeout},
 };
 
-use super::{response::reject_unread, server::Services};
+use super::{
+    resets::{NamedAnswers, Watched},
+    response::reject_unread,
+    server::Services,
+    service::BegunRequest,
+};
 use crate::{
     connections::{Connection, ConnectionAccount, Metered, UnreadBytes},
     listening::TLS_HANDSHAKE,
@@ -75,7 +83,13 @@ pub(super) async fn serve<S: Store, I>(
     I: AsyncRead + AsyncWrite + Unpin,
 {
     let account = open.account();
-    let io = Metered::new(io, Arc::clone(account));
+    // a connection that was opened before there were such rules is not watched: that costs a little for each frame
+    let answers = services.service.may_name().then(NamedAnswers::default);
+    let undo = |begun: &BegunRequest| {
+        // a store that is elsewhere frees places later
+        let _ = services.service.undo(begun).now_or_never();
+    };
+    let io = Watched::new(Metered::new(io, Arc::clone(account)), answers.as_ref(), undo);
     let handshake = timeout(HANDSHAKE_TIMEOUT, protocol().handshake(io));
     let handshake = tokio::select! {
         handshake = handshake => handshake,
@@ -91,7 +105,7 @@ pub(super) async fn serve<S: Store, I>(
     let mut lost = pin!(lost(pings, &active));
     let mut overrun = pin!(account.overrun(services.connections.bounds().sending));
     let now = || services.service.now();
-    let handle = |call, respond, now| services.handle(call, respond, now, account);
+    let handle = |call, respond, now| services.handle(call, respond, now, account, answers.as_ref());
     let mut driver = CallDriver::new(connection, open, services.service.stats(), &active, &now, handle);
     tokio::select! {
         biased;

@@ -8,6 +8,7 @@ pub(super) mod fuzz;
 mod health;
 mod health_and_reflection;
 mod message;
+mod resets;
 mod response;
 mod server;
 mod service;

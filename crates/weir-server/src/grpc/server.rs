@@ -18,8 +18,9 @@ use super::{
     connection::{CallKind, serve, speaks_tls},
     health,
     health_and_reflection::{self, MAX_REQUEST},
+    resets::NamedAnswers,
     response::send,
-    service::Service,
+    service::{BegunRequest, RpcAnswer, Service},
 };
 use crate::{
     connections::{CALL, Connection, ConnectionAccount, Connections, UnreadBytes},
@@ -146,6 +147,7 @@ impl<S: Store> Services<S> {
         respond: SendResponse<UnreadBytes>,
         now: Timestamp,
         account: &Arc<ConnectionAccount>,
+        answers: Option<&NamedAnswers>,
     ) -> (CallKind, impl Future<Output = ()>) {
         let kind = if call.uri().path() == Service::<S>::PATH { CallKind::Decision } else { CallKind::Other };
         let mut call = call;
@@ -159,8 +161,17 @@ impl<S: Store> Services<S> {
                 CallKind::Decision => {
                     let arrival = self.connections.bounds().arrival;
                     let response = self.service.handle(&mut call, now, account, arrival).await;
-                    if let Err(error) = send(respond, response, account) {
+                    let (response, begun) = match response {
+                        Ok(RpcAnswer { message, begun }) => (Ok(message), begun),
+                        Err(status) => (Err(status), None),
+                    };
+                    let stream = respond.stream_id().as_u32();
+                    let sent = send(respond, response, account);
+                    if let Err(error) = &sent {
                         tracing::debug!(%error, "call aborted");
+                    }
+                    if let Some(begun) = begun {
+                        Box::pin(self.answered(stream, begun, sent.is_ok(), (answers, account))).await;
                     }
                 }
                 // boxed, since all calls share a slot that is as large as the largest future
@@ -168,6 +179,24 @@ impl<S: Store> Services<S> {
             }
         };
         (kind, handled)
+    }
+
+    /// Remembers the request that an answer names, or ends it if its caller has left.
+    #[cold]
+    async fn answered(
+        &self,
+        stream: u32,
+        begun: Box<BegunRequest>,
+        is_sent: bool,
+        (answers, account): (Option<&NamedAnswers>, &Arc<ConnectionAccount>),
+    ) {
+        let left = match answers.filter(|_| is_sent) {
+            Some(answers) => answers.add(stream, begun, account),
+            None => Some(begun).filter(|_| !is_sent),
+        };
+        if let Some(begun) = left {
+            self.service.undo(&begun).await;
+        }
     }
 
     async fn handle_other(

@@ -23,7 +23,7 @@ use crate::{
     request::{MessageError, decode},
 };
 use weir_export::trace::{RequestSpan, SpanCall, Tracer};
-use weir_limit::{self as limit, Timestamp};
+use weir_limit::{self as limit, InFlightVerdict, Timestamp};
 use weir_limiter::Limiter;
 use weir_observe::{MethodStats, Stats};
 use weir_store::{Store, TakeOptions, clock::Clock};
@@ -37,6 +37,20 @@ pub struct Service<S> {
     bounds: RequestBounds,
     exceeded: Arc<Exceeded>,
     tracer: Option<Arc<Tracer>>,
+}
+
+/// A response with gRPC's message prefix.
+pub(super) struct RpcAnswer {
+    pub(super) message: Bytes,
+    /// The request in flight that it names, if there is one.
+    pub(super) begun: Option<Box<BegunRequest>>,
+}
+
+/// A request in flight that began with an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct BegunRequest {
+    domain: Box<str>,
+    name: Box<str>,
 }
 
 /// The weight of a message above which its connection holds it while it is decided. Most messages are smaller.
@@ -76,6 +90,11 @@ impl<S: Store> Service<S> {
         AcquireService::new(Arc::clone(&self.limiter), Arc::clone(&self.clock), self.bounds)
     }
 
+    /// Whether answers may name requests in flight.
+    pub(super) fn may_name(&self) -> bool {
+        self.limiter.has_places()
+    }
+
     pub(super) fn now(&self) -> Timestamp {
         self.clock.now()
     }
@@ -92,7 +111,7 @@ impl<S: Store> Service<S> {
         now: Timestamp,
         account: &Arc<ConnectionAccount>,
         arrival: Duration,
-    ) -> Result<Bytes, Status> {
+    ) -> Result<RpcAnswer, Status> {
         let span =
             self.tracer.as_ref().and_then(|tracer| tracer.start(SpanCall::Rpc, Some(call.headers()), now));
         let response = async {
@@ -140,7 +159,12 @@ impl<S: Store> Service<S> {
         now: Timestamp,
         span: Option<&RequestSpan>,
     ) -> Result<Bytes, Status> {
-        self.decide_within(message, now, span, None).await
+        self.decide_within(message, now, span, None).await.map(|answered| answered.message)
+    }
+
+    /// Ends `begun`, since its caller has left without the answer.
+    pub(super) async fn undo(&self, begun: &BegunRequest) {
+        self.limiter.undo(&begun.domain, &begun.name, self.now()).await;
     }
 
     /// Waits for a shared store no longer than `wait`, if the caller bounds it.
@@ -150,16 +174,18 @@ impl<S: Store> Service<S> {
         now: Timestamp,
         span: Option<&RequestSpan>,
         wait: Option<Duration>,
-    ) -> Result<Bytes, Status> {
+    ) -> Result<RpcAnswer, Status> {
         let mut request = limit::Request::default();
         decode(message, &self.bounds, &mut request).map_err(|error| self.rejected(error))?;
-        let options = TakeOptions { record: span.map(RequestSpan::record), wait };
+        let options = TakeOptions { record: span.map(RequestSpan::record), wait, takes_names: true };
         let response = self.limiter.decide_with(&request, now, options, |verdict| {
             log::decision(&request, verdict);
             if let Some(span) = span {
                 span.decided(&request, verdict);
             }
-            encode(verdict, &self.headers.render(verdict))
+            let message = encode(verdict, &self.headers.render(verdict));
+            let begun = verdict.in_flight.as_ref().and_then(|places| BegunRequest::of(&request, places));
+            RpcAnswer { message, begun }
         });
         response.await.map_err(|error| of_limit_error(&error))
     }
@@ -170,6 +196,25 @@ impl<S: Store> Service<S> {
             self.exceeded.add(error.bound());
         }
         error.into()
+    }
+}
+
+// === impl BegunRequest ===
+
+impl BegunRequest {
+    #[cold]
+    fn of(request: &limit::Request<'_>, places: &InFlightVerdict<'_>) -> Option<Box<Self>> {
+        let name = places.name.as_deref()?;
+        Some(Box::new(Self::new(request.domain, name)))
+    }
+
+    /// The memory that it takes, in bytes.
+    pub(super) const fn weight(&self) -> usize {
+        size_of::<Self>() + self.domain.len() + self.name.len()
+    }
+
+    pub(super) fn new(domain: &str, name: &str) -> Self {
+        Self { domain: domain.into(), name: name.into() }
     }
 }
 

@@ -5,9 +5,10 @@ use tonic::Status;
 use crate::{connections::TooManyBytes, request::MessageError};
 use weir_limiter::LimitError;
 
-/// Unknown, as in envoyproxy/ratelimit, since callers may depend on it; `ResourceExhausted` for a bound of weir's own.
+/// Unknown, as in envoyproxy/ratelimit, since callers may depend on it; others for bounds and rules of weir's own.
 pub(super) fn of_limit_error(error: &LimitError) -> Status {
     match error {
+        LimitError::NoName => Status::unimplemented(error.to_string()),
         LimitError::TooManyPatterns(_) => Status::resource_exhausted(error.to_string()),
         _ => Status::unknown(error.to_string()),
     }

@@ -207,7 +207,11 @@ impl<S: Store> JsonApi<S> {
         self.check_size(body, hold)?;
         let message = self.decode(body)?;
         let request = self.request(&message)?;
-        let options = TakeOptions { record: span.map(RequestSpan::record), ..TakeOptions::default() };
+        let options = TakeOptions {
+            record: span.map(RequestSpan::record),
+            takes_names: true,
+            ..TakeOptions::default()
+        };
         let decided = self.context.limiter.decide_with(&request, now, options, |verdict| {
             log::decision(&request, verdict);
             if let Some(span) = span {

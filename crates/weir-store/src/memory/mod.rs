@@ -9,6 +9,7 @@ mod backed;
 mod lines;
 mod metrics;
 mod notes;
+mod places;
 mod pooled_checks;
 mod pools;
 mod shard;
@@ -24,9 +25,11 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use self::{
     lines::Lines,
+    places::{Asked, PlaceTable},
     pools::MemoryPools,
     shard::{Among, Shard},
 };
@@ -36,10 +39,13 @@ pub use self::{
     shard::{Slot, TakeRequest},
     timers::Timers,
 };
-use super::{Decisions, Store, StoreError, TakeOptions, brief_lock, has_repeated, wait_room::WaitRoom};
+use super::{
+    Decisions, EndedPlace, PlaceRequest, Store, StoreError, TakeOptions, TakenPlaces, brief_lock,
+    has_repeated, wait_room::WaitRoom,
+};
 use weir_limit::{
-    CounterKey, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Reservation,
-    ReservationRequest, Scope, Timestamp,
+    Basis, CounterKey, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, PlaceAsk,
+    PlaceDecision, PlaceName, Reservation, ReservationRequest, Scope, Timestamp,
     algorithm::CounterState,
     request_bucket::{BucketName, BucketReply, BucketRequest},
 };
@@ -75,6 +81,7 @@ pub struct MemoryStore<N: Notes = ()> {
     lost: AtomicU64,
     expired: AtomicU64,
     pools: MemoryPools,
+    places: PlaceTable,
     timers: Arc<Timers>,
     wait_room: Arc<WaitRoom>,
 }
@@ -138,6 +145,7 @@ impl<N: Notes> MemoryStore<N> {
             lost: AtomicU64::new(0),
             expired: AtomicU64::new(0),
             pools: MemoryPools::new(max_counters),
+            places: PlaceTable::new(max_counters),
             timers,
             wait_room: Arc::default(),
         }
@@ -163,6 +171,7 @@ impl<N: Notes> MemoryStore<N> {
     /// Removes expired counters of part `step` modulo [`Self::sweep_steps`]. Locks a few hundred counters at a time.
     pub fn sweep_step(&self, step: usize, now: Timestamp) {
         self.pools.sweep(step, now);
+        self.places.sweep(step, self.sweep_steps(), now);
         let shard = &self.shards[step % self.shards.len()];
         let mut from = Some(0);
         while let Some(start) = from {
@@ -348,6 +357,42 @@ impl<N: Notes> MemoryStore<N> {
         self.decide_by(&check, check.over_limit_policy(), now);
     }
 
+    /// Takes places: [`Store::take_places`] without a future.
+    pub fn take_places_now(&self, places: &[PlaceRequest<'_>], serial: u64, now: Timestamp) -> TakenPlaces {
+        let name = PlaceName::new(now, serial, false);
+        let mut decisions = SmallVec::new();
+        let mut is_rejected = false;
+        for PlaceRequest { check, stats, rejects } in places {
+            let (key, limit) = (check.key, check.limit);
+            let Asked { is_taken, before } = match check.ask {
+                PlaceAsk::Take if !is_rejected => self.places.take(key, name, limit, stats, now),
+                PlaceAsk::Take | PlaceAsk::Look => {
+                    let before = self.places.look(key, limit.give_up_after, now);
+                    Asked { is_taken: before < limit.most as usize, before }
+                }
+                PlaceAsk::Nothing => Asked { is_taken: true, before: 0 },
+            };
+            self.bound(key, now);
+            is_rejected |= *rejects && !is_taken;
+            let before = u32::try_from(before).unwrap_or(u32::MAX);
+            decisions.push(PlaceDecision { over: !is_taken, before, basis: Basis::Counters });
+        }
+        TakenPlaces { name, decisions }
+    }
+
+    /// Frees places: [`Store::end_places`] without a future.
+    pub fn end_places_now(&self, ended: &[EndedPlace<'_>], now: Timestamp) {
+        for EndedPlace { check, stats, name, is_undone } in ended {
+            if !self.places.end(check.key, *name, check.limit.give_up_after, now) {
+                stats.end_unknown();
+            } else if *is_undone {
+                stats.undo();
+            } else {
+                stats.end(now.since(name.start()).into());
+            }
+        }
+    }
+
     /// Divides each pool between `instances`, of which this is one, unless its rule says `coordination: local`.
     pub fn divide_pools_between(&self, instances: usize) {
         self.pools.divide_between(instances);
@@ -371,9 +416,9 @@ impl<N: Notes> MemoryStore<N> {
         SLACK + self.max_counters / 4
     }
 
-    /// Evicts counters while there are too many, those of the shard of `key` first.
+    /// Evicts counters while there are too many, those of the shard of `key` first. Places take room from them.
     pub fn bound(&self, key: CounterKey, now: Timestamp) {
-        if self.live.load(Ordering::Relaxed) > self.max_counters {
+        if self.live.load(Ordering::Relaxed) + self.places.weight() > self.max_counters {
             self.make_room(key, now);
         }
     }
@@ -382,7 +427,8 @@ impl<N: Notes> MemoryStore<N> {
     #[cold]
     fn make_room(&self, key: CounterKey, now: Timestamp) {
         let slack = if N::NOTED { self.slack() } else { 0 };
-        let max = self.max_counters - self.room_for_requests(key);
+        let taken = self.room_for_requests(key) + self.places.weight();
+        let max = self.max_counters.saturating_sub(taken);
         let first = self.index(key);
         for turn in 0..self.shards.len() {
             let shard = &self.shards[(first + turn) % self.shards.len()];
@@ -481,6 +527,25 @@ impl Store for MemoryStore {
         now: Timestamp,
     ) -> impl Future<Output = Result<(), StoreError>> + Send {
         self.release_now(check, reservation, unused, now);
+        future::ready(Ok(()))
+    }
+
+    fn take_places(
+        &self,
+        places: &[PlaceRequest<'_>],
+        serial: u64,
+        now: Timestamp,
+        _: TakeOptions<'_>,
+    ) -> impl Future<Output = Result<TakenPlaces, StoreError>> + Send {
+        future::ready(Ok(self.take_places_now(places, serial, now)))
+    }
+
+    fn end_places(
+        &self,
+        ended: &[EndedPlace<'_>],
+        now: Timestamp,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        self.end_places_now(ended, now);
         future::ready(Ok(()))
     }
 

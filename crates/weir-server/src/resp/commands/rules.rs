@@ -134,10 +134,11 @@ fn write(verdict: &Verdict<'_>, replies: &mut CommandReplies) {
     replies.bulk("requests_per_unit");
     replies.integer(limit.requests.into());
     replies.bulk("unit");
-    match limit.tier.unit() {
-        Some(unit) => replies.bulk(unit.name()),
+    match limit.tier.map(|tier| (tier.unit(), tier)) {
+        Some((Some(unit), _)) => replies.bulk(unit.name()),
         // a period that is no unit
-        None => replies.bulk(limit.tier.period.to_string()),
+        Some((None, tier)) => replies.bulk(tier.period.to_string()),
+        None => replies.bulk("unknown"),
     }
     replies.bulk("duration_until_reset");
     let seconds = status.reset.map_or(0, weir_limit::Period::as_secs_ceil);
