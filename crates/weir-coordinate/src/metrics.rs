@@ -70,12 +70,6 @@ pub struct HitCounts {
 /// Places of requests in flight that the store keeps.
 #[derive(Debug, Default)]
 pub struct PlaceCounts {
-    /// Given up, as replies to this instance have told.
-    pub given_up: Counter,
-    /// Ended because their requests were not admitted after all.
-    pub undone: Counter,
-    /// Ends of requests that had no place.
-    pub unknown: Counter,
     /// Ends that were not sent, because too many waited.
     pub ends_dropped: Counter,
 }
@@ -123,7 +117,7 @@ impl CoordinationMetrics {
 
 impl Source for CoordinationMetrics {
     fn metrics(&self) -> Vec<Metric> {
-        let Self { decisions, store, hits, switches, .. } = self;
+        let Self { decisions, store, hits, switches, places, .. } = self;
         let decisions = [
             ("local", decisions.local.get()),
             ("split", decisions.split.get()),
@@ -150,6 +144,7 @@ impl Source for CoordinationMetrics {
             ("weir.hits.delivery_unknown", "Hits that may have been counted or not.", &hits.delivery_unknown),
             ("weir.hits.stranded", "Hits leased, or given back, in vain.", &hits.stranded),
             ("weir.hits.overshoot", "Hits admitted here above a window's limit.", &hits.overshoot),
+            ("weir.in_flight.ends_dropped", "Ends not sent: too many waited.", &places.ends_dropped),
             ("weir.pools.lost_demand", "Hits asked for too late to be demand.", &hits.lost_demand),
         ];
         decisions

@@ -4,10 +4,11 @@ use std::fmt;
 
 use super::{
     compiled_rule::CompiledRule,
-    decision::Basis,
+    decision::{Basis, Direction},
     descriptor::Entry,
     key::CounterKey,
-    units::{Period, Timestamp},
+    matched::{LimitCheck, RuleRef},
+    units::{Hits, Period, Timestamp},
 };
 
 /// The key of the entry whose value is the name of an admitted request.
@@ -90,6 +91,14 @@ impl fmt::Display for InFlight {
 // === impl PlaceCheck ===
 
 impl PlaceCheck<'_> {
+    /// Returns the check of the same counter for a hit.
+    #[must_use]
+    pub const fn as_limit_check(&self) -> LimitCheck<'_> {
+        let (rule, direction) = (RuleRef::Compiled(self.rule), Direction::Take);
+        let Self { domain, entries, key, .. } = *self;
+        LimitCheck { rule, domain, entries, key, pool: None, hits: Hits(1), direction }
+    }
+
     /// Returns whether a refusal rejects the request: neither in shadow mode nor for a quota, which others may admit.
     #[must_use]
     pub fn rejects(&self, all_quotas: bool) -> bool {

@@ -6,6 +6,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use weir_limit::{CounterKey, InFlight, OnStoreFailure, PlaceName, Timestamp};
+use weir_observe::PlaceStats;
 use weir_store::{
     clock::STEP,
     place_command::{PlaceCommand, PlaceOp, PlaceReply},
@@ -20,6 +21,8 @@ pub(super) struct Counter {
     /// Whose node keeps the places.
     pub(super) target: Arc<Target>,
     pub(super) limit: InFlight,
+    /// Where it is counted what becomes of places.
+    pub(super) stats: Arc<PlaceStats>,
 }
 
 #[derive(Debug)]
@@ -60,7 +63,8 @@ impl Counter {
         let tiers = [weir_limit::Tier::fixed_window(1, weir_limit::Period::from_secs(60))].into();
         let over_limit_policy = weir_limit::OverLimitPolicy::Ignore;
         let target = Arc::new(Target { path: "p".into(), tiers, over_limit_policy });
-        Arc::new(Self { key, path: "p".into(), target, limit })
+        let stats = Arc::clone(weir_observe::Stats::default().rule(&["d".into(), "k".into()]).places());
+        Arc::new(Self { key, path: "p".into(), target, limit, stats })
     }
 }
 
@@ -80,12 +84,12 @@ impl LocalPlaces {
         }
     }
 
-    /// Returns the counter, with this limit from now on.
-    pub(super) fn follow(&mut self, limit: InFlight) -> Arc<Counter> {
-        if self.counter.limit != limit {
+    /// Returns the counter, with this limit and these stats from now on.
+    pub(super) fn follow(&mut self, limit: InFlight, stats: &Arc<PlaceStats>) -> Arc<Counter> {
+        if self.counter.limit != limit || !Arc::ptr_eq(&self.counter.stats, stats) {
             let Counter { key, path, target, .. } = &*self.counter;
             let (key, path, target) = (*key, Arc::clone(path), Arc::clone(target));
-            self.counter = Arc::new(Counter { key, path, target, limit });
+            self.counter = Arc::new(Counter { key, path, target, limit, stats: Arc::clone(stats) });
         }
         Arc::clone(&self.counter)
     }

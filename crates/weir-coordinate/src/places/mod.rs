@@ -44,6 +44,7 @@ use weir_limit::{
     Capabilities, Coordination, CounterKey, InFlight, LimitCheck, OverLimitPolicy, Period, PlaceName, Tier,
     Timestamp,
 };
+use weir_observe::PlaceStats;
 use weir_store::{
     TakeOptions,
     path::{path_of, shortened},
@@ -83,6 +84,8 @@ pub struct PlaceAsked<'a> {
     pub limit: InFlight,
     /// Whether a place is taken if there is one.
     pub takes: bool,
+    /// Where it is counted what becomes of places.
+    pub stats: &'a Arc<PlaceStats>,
 }
 
 /// The places of a request.
@@ -148,7 +151,7 @@ impl<R: Remote> SharedPlaces<R> {
         let _ = timeout(FINAL, all).await;
     }
 
-    fn counter(&self, check: &LimitCheck<'_>, limit: InFlight) -> Arc<Counter> {
+    fn counter(&self, check: &LimitCheck<'_>, limit: InFlight, stats: &Arc<PlaceStats>) -> Arc<Counter> {
         let new = || {
             let path = shortened(path_of(check), sha256);
             let target = Target {
@@ -158,9 +161,10 @@ impl<R: Remote> SharedPlaces<R> {
                 over_limit_policy: OverLimitPolicy::Ignore,
             };
             let (path, target) = (path.into(), Arc::new(target));
-            LocalPlaces::new(Arc::new(Counter { key: check.key, path, target, limit }))
+            let stats = Arc::clone(stats);
+            LocalPlaces::new(Arc::new(Counter { key: check.key, path, target, limit, stats }))
         };
-        self.table.with(check.key, new, self.client.time().now, |places| places.follow(limit))
+        self.table.with(check.key, new, self.client.time().now, |places| places.follow(limit, stats))
     }
 
     /// `act` gets the counter, which is new if it was evicted meanwhile.
@@ -233,6 +237,7 @@ impl<R: Remote> SharedPlaces<R> {
             Err(decided) => decided,
         };
         held.state = if has_place { HeldState::ByFallback } else { HeldState::Nothing };
+        held.count_start(has_place);
         if tells {
             self.tell(&counter);
         }
@@ -249,6 +254,7 @@ impl<R: Remote> SharedPlaces<R> {
         PlaceOutcome { has_place, before }: PlaceOutcome,
     ) -> PlaceTaken {
         held.state = if has_place { HeldState::Taken } else { HeldState::Nothing };
+        held.count_start(has_place);
         self.client.metrics.decisions.waited.add(1);
         PlaceTaken { over: !has_place, before, by_fallback: false }
     }
@@ -272,7 +278,7 @@ impl<R: Remote> SharedPlaces<R> {
         let about = Arc::clone(&batches[0].counter().target);
         let mut replies = self.call(node, about, commands, told.len() + batches.len()).await.into_iter();
         for (told, reply) in told.into_iter().zip(&mut replies) {
-            self.told(told, reply.is_ok());
+            self.told(told, &reply);
         }
         for (batch, reply) in batches.into_iter().zip(replies) {
             self.answer(batch, &reply);
@@ -294,6 +300,7 @@ impl<R: Remote> SharedPlaces<R> {
             let late = |reply: &PlaceReply| reply.taken == 0 && reply.now > valid_until;
             let outcome = match reply {
                 Ok(reply) => {
+                    counter.stats.give_up(reply.given_up.into());
                     places.hear(reply);
                     // the store has decided nothing
                     if late(reply) { Err(Delivery::NotApplied) } else { Ok(reply) }
@@ -325,6 +332,8 @@ impl<R: Remote> SharedPlaces<R> {
                         if is_admitted.load(Ordering::Relaxed) {
                             places.told(name);
                         } else {
+                            counter.stats.start();
+                            counter.stats.undo();
                             undone.push(name);
                         }
                     }
@@ -354,7 +363,6 @@ impl<R: Remote> SharedPlaces<R> {
     /// Ends what the store may have taken for requests that were not admitted.
     fn undo(self: &Arc<Self>, counter: &Arc<Counter>, names: Vec<PlaceName>) {
         if !names.is_empty() {
-            self.client.metrics.places.undone.add(names.len() as u64);
             let end = |name| End { counter: Arc::clone(counter), name, is_doubtful: true };
             self.add_ends(self.node(counter), names.into_iter().map(end));
         }
@@ -366,7 +374,7 @@ impl<R: Remote> SharedPlaces<R> {
         self.with(&counter, |places| places.end(name, is_first, now));
         if name.start().after(counter.limit.give_up_after) <= now {
             // the store has given it up
-            self.client.metrics.places.unknown.add(1);
+            counter.stats.end_unknown();
             return;
         }
         let node = self.node(&counter);
@@ -424,7 +432,7 @@ impl<R: Remote> SharedPlaces<R> {
         for (told, reply) in told.into_iter().zip(replies) {
             has_all &= reply.is_ok();
             let key = told.0.key;
-            later.extend(self.told(told, reply.is_ok()).then_some(key));
+            later.extend(self.told(told, &reply).then_some(key));
         }
         self.lines.lock().entry(node).or_default().add_untold(later);
         self.add_ends(node, again);
@@ -442,9 +450,16 @@ impl<R: Remote> SharedPlaces<R> {
     }
 
     /// Returns whether there are more to be added.
-    fn told(&self, (counter, names): (Arc<Counter>, Vec<PlaceName>), is_done: bool) -> bool {
+    fn told(
+        &self,
+        (counter, names): (Arc<Counter>, Vec<PlaceName>),
+        reply: &Result<PlaceReply, RemoteError>,
+    ) -> bool {
+        if let Ok(reply) = reply {
+            counter.stats.give_up(reply.given_up.into());
+        }
         let queued = self.table.with_existing(counter.key, |places| {
-            if is_done {
+            if reply.is_ok() {
                 for name in names {
                     places.told(name);
                 }
@@ -461,13 +476,22 @@ impl<R: Remote> SharedPlaces<R> {
         reply: Result<PlaceReply, RemoteError>,
         again: &mut Vec<End>,
     ) {
-        let metrics = &self.client.metrics.places;
         match reply {
             Ok(reply) => {
                 self.table.with_existing(ends[0].counter.key, |places| places.hear(&reply));
-                let unknown = ends.len().saturating_sub(reply.ended as usize);
-                let sure = ends.iter().filter(|end| !end.is_doubtful).count();
-                metrics.unknown.add(unknown.min(sure) as u64);
+                let stats = &ends[0].counter.stats;
+                stats.give_up(reply.given_up.into());
+                // of some that are unknown the store does not say which
+                let (mut unknown, now) =
+                    (ends.len().saturating_sub(reply.ended as usize), self.client.time().now);
+                for end in ends.iter().filter(|end| !end.is_doubtful) {
+                    if unknown > 0 {
+                        unknown -= 1;
+                        stats.end_unknown();
+                    } else {
+                        stats.end(now.since(end.name.start()).into());
+                    }
+                }
             }
             Err(error) => {
                 let (now, is_unknown) = (self.client.time().now, !error.is_definitely_not_applied());
@@ -490,11 +514,7 @@ impl<R: Remote> SharedPlaces<R> {
         count: usize,
     ) -> Vec<Result<PlaceReply, RemoteError>> {
         match self.client.call_places(node, about, commands).await {
-            Ok(replies) => {
-                let given_up = replies.replies.iter().flatten().map(|reply| u64::from(reply.given_up));
-                self.client.metrics.places.given_up.add(given_up.sum());
-                replies.replies
-            }
+            Ok(replies) => replies.replies,
             Err(error) => vec![Err(error); count],
         }
     }
@@ -539,6 +559,12 @@ impl<R: Remote> Held<'_, R> {
         }
     }
 
+    fn count_start(&self, has_place: bool) {
+        if has_place && self.name.is_some() {
+            self.counter.stats.start();
+        }
+    }
+
     fn reply_after_all(&mut self) -> Option<PlaceOutcome> {
         let HeldState::Waits(receiver) = &mut self.state else { return None };
         receiver.close();
@@ -555,15 +581,18 @@ impl<R: Remote> Drop for Held<'_, R> {
             HeldState::Waits(_) => {
                 // replies are given under the lock
                 let _shard = self.places.table.lock(self.counter.key);
-                self.reply_after_all().is_some_and(|outcome| outcome.has_place)
+                let is_taken = self.reply_after_all().is_some_and(|outcome| outcome.has_place);
+                self.count_start(is_taken);
+                is_taken
             }
             HeldState::ByFallback => {
-                self.places.client.metrics.places.undone.add(1);
+                self.counter.stats.undo();
                 self.places.end(Arc::clone(&self.counter), name.by_fallback(), true);
                 false
             }
         };
         if is_taken {
+            self.counter.stats.undo();
             self.places.undo(&self.counter, vec![name]);
         }
     }
@@ -596,7 +625,7 @@ impl<R: Remote> Coordinated<R> {
         // descriptors of one counter have one place
         let first = |i: usize| asked[..i].iter().position(|other| other.check.key == asked[i].check.key);
         let held = asked.iter().enumerate().filter(|(i, _)| first(*i).is_none()).map(|(_, asked)| {
-            let counter = self.places.counter(asked.check, asked.limit);
+            let counter = self.places.counter(asked.check, asked.limit, asked.stats);
             let name = asked.takes.then_some(name);
             (asked, Held { places: &self.places, counter, name, state: HeldState::Nothing })
         });
@@ -627,12 +656,13 @@ impl<R: Remote> Coordinated<R> {
         &self,
         check: &LimitCheck<'_>,
         limit: InFlight,
+        stats: &Arc<PlaceStats>,
         name: PlaceName,
         is_undone: bool,
     ) {
         if is_undone {
-            self.client.metrics.places.undone.add(1);
+            stats.undo();
         }
-        self.places.end(self.places.counter(check, limit), name, is_undone);
+        self.places.end(self.places.counter(check, limit, stats), name, is_undone);
     }
 }

@@ -18,6 +18,7 @@ use weir_limit::{
     Descriptor, Domain, Entry, InFlight, KeyHasher, Limit, Matched, OnStoreFailure, Period, PlaceName,
     Request, Rule, RuleNode, RuleSet, Timestamp, Values,
 };
+use weir_observe::{PlaceStats, PlaceTotals, Stats};
 use weir_store::{TakeOptions, clock::Clock as _};
 
 /// The time that the instances run before the first request, so that they know each other.
@@ -43,6 +44,7 @@ pub(crate) struct Instance {
     pub(crate) limit: Mutex<InFlight>,
     clock: SimulatedClock,
     rules: Arc<RuleSet>,
+    stats: Arc<PlaceStats>,
 }
 
 // === impl Fleet ===
@@ -67,7 +69,13 @@ impl Fleet {
         };
         let clock = self.clock.skewed(skew);
         let store = Coordinated::new(self.store.connect(network), Arc::new(clock.clone()), settings);
-        Arc::new(Instance { store, limit: Mutex::new(limit), clock, rules: Arc::clone(&self.rules) })
+        Arc::new(Instance {
+            store,
+            limit: Mutex::new(limit),
+            clock,
+            rules: Arc::clone(&self.rules),
+            stats: stats(),
+        })
     }
 
     /// Instances that know each other.
@@ -116,11 +124,21 @@ impl Instance {
         let descriptors = values.iter().map(|value| descriptor(*value)).collect();
         let request = Request { domain: "d", descriptors, hits: 1 };
         let matched = Matched::new(&self.rules, &request);
-        let asked = matched.checks.iter().map(|check| PlaceAsked { check, limit, takes: true });
+        let asked =
+            matched.checks.iter().map(|check| PlaceAsked { check, limit, takes: true, stats: &self.stats });
         let asked: Vec<PlaceAsked<'_>> = asked.collect();
         self.store
             .take_shared_places(&asked, serial, now, TakeOptions { wait, ..TakeOptions::default() })
             .await
+    }
+
+    /// Returns one of the counts of its places.
+    pub(crate) fn places(&self, count: &str) -> u64 {
+        let names = PlaceTotals::NAMES.iter().zip(self.stats.totals().counts);
+        names
+            .filter(|((name, _), _)| name.strip_prefix("weir.in_flight_") == Some(count))
+            .map(|(_, count)| count)
+            .sum()
     }
 
     pub(crate) fn end(&self, name: PlaceName) {
@@ -132,6 +150,10 @@ impl Instance {
         let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
         let request = Request { domain: "d", descriptors: [descriptor].into_iter().collect(), hits: 1 };
         let matched = Matched::new(&self.rules, &request);
-        self.store.end_shared_place(&matched.checks[0], *self.limit.lock(), name, is_undone);
+        self.store.end_shared_place(&matched.checks[0], *self.limit.lock(), &self.stats, name, is_undone);
     }
+}
+
+fn stats() -> Arc<PlaceStats> {
+    Arc::clone(Stats::default().rule(&["d".into(), "k".into()]).places())
 }

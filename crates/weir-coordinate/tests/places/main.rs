@@ -4,3 +4,4 @@ mod callers;
 mod fleet;
 mod schedules;
 mod starts;
+mod store;

@@ -15,6 +15,7 @@ use weir_limit::{
     Descriptor, Domain, Entry, InFlight, KeyHasher, Limit, Matched, OnStoreFailure, Period, PlaceName,
     Request, Rule, RuleNode, RuleSet, Values,
 };
+use weir_observe::{PlaceStats, Stats};
 use weir_remotes::redis::RedisRemote;
 use weir_store::{
     TakeOptions,
@@ -29,6 +30,7 @@ struct Instance {
     store: Coordinated<RedisRemote>,
     rules: RuleSet,
     serials: AtomicU64,
+    stats: Arc<PlaceStats>,
 }
 
 impl Instance {
@@ -47,21 +49,22 @@ impl Instance {
             ..CoordinationSettings::default()
         };
         let store = Coordinated::new(remote, Arc::new(SystemClock), own);
-        Arc::new(Self { store, rules, serials: AtomicU64::new(number << 32) })
+        Arc::new(Self { store, rules, serials: AtomicU64::new(number << 32), stats: stats() })
     }
 
     async fn take(&self) -> PlacesTaken {
         let serial = self.serials.fetch_add(1, Ordering::Relaxed);
         let request = request();
         let matched = Matched::new(&self.rules, &request);
-        let asked = [PlaceAsked { check: &matched.checks[0], limit: limit(), takes: true }];
+        let asked =
+            [PlaceAsked { check: &matched.checks[0], limit: limit(), takes: true, stats: &self.stats }];
         self.store.take_shared_places(&asked, serial, SystemClock.now(), TakeOptions::default()).await
     }
 
     fn end(&self, name: PlaceName) {
         let request = request();
         let matched = Matched::new(&self.rules, &request);
-        self.store.end_shared_place(&matched.checks[0], limit(), name, false);
+        self.store.end_shared_place(&matched.checks[0], limit(), &self.stats, name, false);
     }
 }
 
@@ -165,4 +168,8 @@ async fn an_outage_exceeds_no_limit_and_what_it_admits_is_added_after_it() {
         fleet[1].end(name);
     }
     until("all places are free", async || places(&server) == 0).await;
+}
+
+fn stats() -> Arc<PlaceStats> {
+    Arc::clone(Stats::default().rule(&["d".into(), "k".into()]).places())
 }
