@@ -677,3 +677,32 @@ async fn never_more_than_the_limit_run() {
         (0, admitted.into())
     );
 }
+
+/// A request ends at another instance than the one that has admitted it.
+#[tokio::test]
+async fn instances_share_places_through_redis() {
+    let server = weir_testing::redis_server::Server::start();
+    let url = format!("127.0.0.1:{}", server.port());
+    // a busy machine delays replies
+    let variables = [("BACKEND_TYPE", "redis"), ("REDIS_URL", &*url), ("WEIR_DECISION_BUDGET", "5s")];
+    let mut one = Weir::start_with(RULES, &variables).await;
+    let mut other = Weir::start_with(RULES, &variables).await;
+    let first = begin(&mut one, [user("acme"), descriptor([("slow", "x")])]).await.expect("a place");
+    assert!(begin(&mut other, [user("acme")]).await.is_some());
+    for weir in [&mut one, &mut other] {
+        assert_eq!(begin(weir, [user("acme")]).await, None);
+        assert_eq!(begin(weir, [user("other"), descriptor([("slow", "x")])]).await, None);
+    }
+    let places = |path: &str| server.send::<usize>(&["ZCARD", &format!("{{{path}}}i")]);
+    until("what was rejected keeps nothing", async || places("shop|user=other") == 0).await;
+    assert_eq!((places("shop|user=acme"), places("shop|slow=x")), (2, 1));
+    end(&mut other, &first).await;
+    until("both places are free", async || (places("shop|user=acme"), places("shop|slow=x")) == (1, 0)).await;
+    for weir in [&one, &other] {
+        // one was not admitted after all
+        let of = async |name| metric(weir, name, "user").await;
+        assert_eq!((of("_started_total").await, of("_undone_total").await), (2, 1));
+    }
+    until("the end is counted", async || metric(&other, "_ended_total", "user").await == 1).await;
+    assert!(begin(&mut one, [user("acme")]).await.is_some());
+}

@@ -10,6 +10,7 @@ mod counter;
 mod metrics;
 mod modes;
 mod own;
+mod places;
 mod pools;
 pub mod simulated;
 mod table;
@@ -23,10 +24,12 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 
 pub use metrics::CoordinationMetrics;
+pub use places::{PlaceAsked, PlaceTaken, PlacesTaken};
 
 use self::{
     client::{StoreClient, beat_until_left},
     own::OwnCounters,
+    places::SharedPlaces,
     pools::SharedPools,
     table::{CounterTable, sender},
 };
@@ -70,6 +73,7 @@ pub struct Coordinated<R: Remote> {
     table: Arc<CounterTable<R>>,
     client: Arc<StoreClient<R>>,
     pools: Arc<SharedPools<R>>,
+    places: Arc<SharedPlaces<R>>,
     /// Ends with the store.
     _tasks: JoinSet<()>,
 }
@@ -105,7 +109,9 @@ impl<R: Remote> Coordinated<R> {
         tasks.spawn(sender::run(Arc::clone(&table)));
         let pools = SharedPools::new(Arc::clone(&client));
         tasks.spawn(Arc::clone(&pools).sweep());
-        Self { own: OwnCounters::new(Arc::clone(&client)), table, client, pools, _tasks: tasks }
+        let places = SharedPlaces::new(Arc::clone(&client));
+        tasks.spawn(Arc::clone(&places).sweep());
+        Self { own: OwnCounters::new(Arc::clone(&client)), table, client, pools, places, _tasks: tasks }
     }
 
     pub fn coordination_metrics(&self) -> &CoordinationMetrics {
@@ -141,8 +147,9 @@ impl<R: Remote> Coordinated<R> {
         self.table.shards.len()
     }
 
-    /// Reports pending hits, returns unused leases, and deregisters. Must be called after the last decision.
+    /// Reports pending hits and ends, returns unused leases, and deregisters. Must be called after the last decision.
     pub async fn close(&self) {
+        self.places.close().await;
         self.pools.close().await;
         self.table.final_flush().await;
         self.client.leave().await;

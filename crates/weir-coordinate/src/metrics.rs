@@ -10,6 +10,8 @@ pub struct CoordinationMetrics {
     pub hits: Arc<HitCounts>,
     pub switches: SwitchCounts,
     pub evictions: EvictionCounts,
+    /// Places that the store keeps.
+    pub places: PlaceCounts,
 }
 
 #[derive(Debug, Default)]
@@ -53,6 +55,13 @@ pub struct HitCounts {
     pub lost_demand: Counter,
 }
 
+/// Places of requests in flight that the store keeps.
+#[derive(Debug, Default)]
+pub struct PlaceCounts {
+    /// Ends that were not sent, because too many waited.
+    pub ends_dropped: Counter,
+}
+
 /// Changes of modes under `auto`.
 #[derive(Debug, Default)]
 pub struct SwitchCounts {
@@ -94,7 +103,7 @@ impl CoordinationMetrics {
 
 impl Source for CoordinationMetrics {
     fn metrics(&self) -> Vec<Metric> {
-        let Self { decisions, store, hits, switches, .. } = self;
+        let Self { decisions, store, hits, switches, places, .. } = self;
         let decisions = [
             ("local", decisions.local.get()),
             ("split", decisions.split.get()),
@@ -121,6 +130,7 @@ impl Source for CoordinationMetrics {
             ("weir.hits.delivery_unknown", "Hits that may have been counted or not.", &hits.delivery_unknown),
             ("weir.hits.stranded", "Hits leased, or given back, in vain.", &hits.stranded),
             ("weir.hits.overshoot", "Hits admitted here above a window's limit.", &hits.overshoot),
+            ("weir.in_flight.ends_dropped", "Ends not sent: too many waited.", &places.ends_dropped),
             ("weir.pools.lost_demand", "Hits asked for too late to be demand.", &hits.lost_demand),
         ];
         decisions

@@ -11,11 +11,13 @@ use super::{
     buckets::{self, STEPS, UNKNOWN_PACE},
     client::{Delivery, StoreTime},
     counter::{DecisionRequest, Group, LocalCounter, TryKind, TryOutcome, TryVerdict, reservation},
+    places::{PlaceAsked, PlaceTaken, PlacesTaken},
     table::Waiting,
 };
 use weir_limit::{
     Basis, Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, OnStoreFailure, OverLimitPolicy,
-    Period, PlaceCheck, Reservation, ReservationRequest, Scope, SharedCounts, Timestamp, capacity,
+    Period, PlaceAsk, PlaceDecision, Reservation, ReservationRequest, Scope, SharedCounts, Timestamp,
+    capacity,
     line::Estimate,
     part::InstanceRank,
     request_bucket::{BucketName, BucketReply, BucketRequest},
@@ -25,10 +27,6 @@ use weir_store::{
     Decisions, EndedPlace, MemoryStore, PlaceRequest, Store, StoreError, TakeOptions, TakenPlaces,
     has_repeated, remote::Remote,
 };
-
-const NO_PLACES: StoreError = StoreError::Unsupported(
-    "this store keeps no requests in flight of rules that instances share; write 'coordination: local'",
-);
 
 const NO_REPLY: &str = "no reply within WEIR_DECISION_BUDGET or the timeout of the caller";
 
@@ -188,19 +186,47 @@ impl<R: Remote> Store for Coordinated<R> {
         places: &[PlaceRequest<'_>],
         serial: u64,
         now: Timestamp,
-        _: TakeOptions<'_>,
+        options: TakeOptions<'_>,
     ) -> Result<TakenPlaces, StoreError> {
-        if !places.iter().all(|place| self.keeps_alone(place.check)) {
-            return Err(NO_PLACES);
+        let checks: SmallVec<[LimitCheck<'_>; 2]> =
+            places.iter().map(|place| place.check.as_limit_check()).collect();
+        let is_shared = |i: &usize| self.shares_places(&checks[*i]);
+        let shared = (0..places.len()).filter(is_shared).map(|i| PlaceAsked {
+            check: &checks[i],
+            limit: places[i].check.limit,
+            takes: places[i].check.ask == PlaceAsk::Take,
+            stats: places[i].stats,
+        });
+        let shared: SmallVec<[PlaceAsked<'_>; 2]> = shared.collect();
+        if shared.is_empty() {
+            return Ok(self.own.memory.take_places_now(places, serial, now));
         }
-        Ok(self.own.memory.take_places_now(places, serial, now))
+        let PlacesTaken { name, decisions } = self.take_shared_places(&shared, serial, now, options).await;
+        let own: SmallVec<[PlaceRequest<'_>; 2]> =
+            (0..places.len()).filter(|i| !is_shared(i)).map(|i| places[i]).collect();
+        // places here have the name of those in the store
+        let mut of_own = self.own.memory.take_places_now(&own, serial, name.start()).decisions.into_iter();
+        let mut of_store = decisions.into_iter().map(|PlaceTaken { over, before, by_fallback }| {
+            let basis = if by_fallback { Basis::Fallback } else { Basis::Counters };
+            PlaceDecision { over, before, basis }
+        });
+        let decisions = (0..places.len())
+            .filter_map(|i| if is_shared(&i) { of_store.next() } else { of_own.next() })
+            .collect();
+        Ok(TakenPlaces { name, decisions })
     }
 
     async fn end_places(&self, ended: &[EndedPlace<'_>], now: Timestamp) -> Result<(), StoreError> {
-        if !ended.iter().all(|place| self.keeps_alone(place.check)) {
-            return Err(NO_PLACES);
+        for place in ended {
+            let EndedPlace { check, stats, name, is_undone } = *place;
+            let of = check.as_limit_check();
+            if self.shares_places(&of) {
+                self.end_shared_place(&of, check.limit, stats, name, is_undone);
+            } else {
+                let name = name.without_flags();
+                self.own.memory.end_places_now(&[EndedPlace { name, ..*place }], now);
+            }
         }
-        self.own.memory.end_places_now(ended, now);
         Ok(())
     }
 
@@ -234,12 +260,6 @@ impl<R: Remote> Store for Coordinated<R> {
 }
 
 impl<R: Remote> Coordinated<R> {
-    /// Whether the places of a rule are in this memory alone.
-    fn keeps_alone(&self, check: &PlaceCheck<'_>) -> bool {
-        let mode = check.rule.rule.coordination.mode.unwrap_or(self.client.settings.coordination);
-        mode == Coordination::Local
-    }
-
     async fn take_checks(
         &self,
         checks: &[LimitCheck<'_>],

@@ -4,10 +4,11 @@ use std::fmt;
 
 use super::{
     compiled_rule::CompiledRule,
-    decision::Basis,
+    decision::{Basis, Direction},
     descriptor::Entry,
     key::CounterKey,
-    units::{Period, Timestamp},
+    matched::{LimitCheck, RuleRef},
+    units::{Hits, Period, Timestamp},
 };
 
 /// The key of the entry whose value is the name of an admitted request.
@@ -90,6 +91,14 @@ impl fmt::Display for InFlight {
 // === impl PlaceCheck ===
 
 impl PlaceCheck<'_> {
+    /// Returns the check of the same counter for a hit.
+    #[must_use]
+    pub const fn as_limit_check(&self) -> LimitCheck<'_> {
+        let (rule, direction) = (RuleRef::Compiled(self.rule), Direction::Take);
+        let Self { domain, entries, key, .. } = *self;
+        LimitCheck { rule, domain, entries, key, pool: None, hits: Hits(1), direction }
+    }
+
     /// Returns whether a refusal rejects the request: neither in shadow mode nor for a quota, which others may admit.
     #[must_use]
     pub fn rejects(&self, all_quotas: bool) -> bool {
@@ -154,6 +163,20 @@ impl PlaceName {
         self.0[6] & Self::WITHOUT_STORE != 0
     }
 
+    /// Returns the same name, of a request that an instance admitted without the shared store.
+    #[must_use]
+    pub const fn by_fallback(mut self) -> Self {
+        self.0[6] |= Self::WITHOUT_STORE;
+        self
+    }
+
+    /// Returns the name of its place, which stays the same whatever becomes known of the request.
+    #[must_use]
+    pub const fn without_flags(mut self) -> Self {
+        self.0[6] = 0;
+        self
+    }
+
     /// Returns the bits of the instance and its number.
     #[must_use]
     pub fn serial(&self) -> u64 {
@@ -182,6 +205,8 @@ mod tests {
         assert_eq!((name.serial(), name.is_without_store()), (0x12_3456_789a, false));
         assert_eq!(PlaceName::from_bytes(name.bytes()), Some(name));
         assert!(name < of(1_700_000_000_124, 0) && PlaceName::from_bytes(&[0; 11]).is_none());
-        assert!(PlaceName::new(Timestamp::from_secs(1), 7, true).is_without_store());
+        let fallback = PlaceName::new(Timestamp::from_secs(1), 7, true);
+        assert!(fallback.is_without_store() && !fallback.without_flags().is_without_store());
+        assert_eq!(fallback.without_flags().by_fallback(), fallback);
     }
 }

@@ -17,6 +17,7 @@ use weir_net::tls::{ClientTls, ClientTlsNames, TlsError};
 use weir_observe::{Metric, Source};
 use weir_store::{
     clock::Clock,
+    place_command::{PlaceCommand, PlaceReplies},
     pool_command::{PoolCommand, PoolReply},
     remote::{Command, Heartbeat, Members, Remote, RemoteError, Replies, StoreNode, Target},
 };
@@ -106,6 +107,10 @@ impl Remote for AnyRemote {
 
     async fn call_pool(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {
         with_any!(self, remote => remote.call_pool(command).await)
+    }
+
+    async fn call_places(&self, commands: Vec<PlaceCommand>) -> Result<PlaceReplies, RemoteError> {
+        with_any!(self, remote => remote.call_places(commands).await)
     }
 
     fn home(&self, tiers: &[Tier]) -> u64 {

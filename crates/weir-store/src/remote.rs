@@ -1,5 +1,5 @@
 //! The interface of a store that many instances share. Counters have one operation, the exchange, atomic over all tiers
-//! of a rule; instances and pools have one each.
+//! of a rule; instances, pools and places have one each.
 //!
 //! The stores of weir-remotes implement it, and so does a simulated one for tests, which control its time and failures.
 //! Coordination accesses the shared store only through this trait.
@@ -8,8 +8,11 @@ use std::{future::Future, sync::Arc};
 
 use smallvec::{SmallVec, smallvec};
 
-use super::pool_command::{PoolCommand, PoolReply};
 pub use super::target::Target;
+use super::{
+    place_command::{PlaceCommand, PlaceReplies},
+    pool_command::{PoolCommand, PoolReply},
+};
 use weir_limit::{
     Coordination, Direction, OverLimitPolicy, Period, SharedStore, Tier, Timestamp,
     algorithm::{CountChange, CounterState},
@@ -56,6 +59,20 @@ pub trait Remote: Send + Sync + 'static {
     fn call_pool(&self, command: PoolCommand) -> impl Future<Output = Result<PoolReply, RemoteError>> + Send {
         let _ = command;
         std::future::ready(Err(RemoteError::Rejected("it keeps no pools".into())))
+    }
+
+    /// Carries out `commands`, those for one counter in their order. Decisions wait for them if one
+    /// [takes](super::place_command::PlaceOp::Take) places.
+    ///
+    /// # Errors
+    ///
+    /// As [`Remote::call`].
+    fn call_places(
+        &self,
+        commands: Vec<PlaceCommand>,
+    ) -> impl Future<Output = Result<PlaceReplies, RemoteError>> + Send {
+        let _ = commands;
+        std::future::ready(Err(RemoteError::Rejected("it keeps no places".into())))
     }
 
     /// A number for the place where `tiers` of a target are counted, if the place depends on them.

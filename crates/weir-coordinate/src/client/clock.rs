@@ -58,6 +58,11 @@ impl StoreClock {
         })
     }
 
+    /// Returns whether the store has replied, so that something is known.
+    pub(crate) fn is_measured(&self) -> bool {
+        self.best().is_some()
+    }
+
     /// In nanoseconds; negative if the store's clock is behind, zero before the first measurement.
     pub(crate) fn offset(&self) -> i64 {
         self.best().map_or(0, |sample| sample.offset)

@@ -34,6 +34,7 @@ use super::{CoordinationMetrics, CoordinationSettings};
 use weir_limit::{Capabilities, Coordination, LimitCheck, OnStoreFailure, Period, Tier, Timestamp};
 use weir_store::{
     clock::{Clock, Reading},
+    place_command::{PlaceCommand, PlaceReplies},
     pool_command::{PoolCommand, PoolReply},
     remote::{CallPriority, Command, Remote, RemoteError, Replies, Reply, StoreNode, Target},
 };
@@ -188,7 +189,11 @@ impl<R: Remote> StoreClient<R> {
     }
 
     pub(super) fn is_unavailable_for(&self, target: &Target, at: Timestamp) -> bool {
-        self.breaker.is_open() && self.breaker.is_open_for(self.remote.node(target, at))
+        self.breaker.is_open() && self.is_unavailable_at(self.remote.node(target, at))
+    }
+
+    pub(super) fn is_unavailable_at(&self, node: StoreNode) -> bool {
+        self.breaker.is_open_for(node)
     }
 
     /// Waits for the replies, however late, and returns when they arrived, on this instance's clock. All `commands` are
@@ -215,6 +220,18 @@ impl<R: Remote> StoreClient<R> {
         let (node, about) = (self.remote.node(&command.target, at), (Arc::clone(&command.target), at));
         let call = self.remote.call_pool(command);
         self.measured(node, &about, 1, call, |reply| reply.now, || {}).await.0
+    }
+
+    /// Waits for the replies, however late. All `commands` are for `node`, which keeps the target that they are `about`.
+    pub(crate) async fn call_places(
+        &self,
+        node: StoreNode,
+        about: Arc<Target>,
+        commands: Vec<PlaceCommand>,
+    ) -> Result<PlaceReplies, RemoteError> {
+        let (count, about) = (commands.len(), (about, self.time().now));
+        let call = self.remote.call_places(commands);
+        self.measured(node, &about, count, call, |replies| replies.now, || {}).await.0
     }
 
     /// Waits for the reply to `call` of `commands`, the first of which is `about` a target, however late, and returns when

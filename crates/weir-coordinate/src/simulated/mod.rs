@@ -5,6 +5,7 @@
 
 mod clock;
 mod network;
+mod places;
 mod pools;
 mod random;
 mod remote;
@@ -12,6 +13,7 @@ mod server;
 
 pub use clock::SimulatedClock;
 pub use network::Network;
+pub use places::SimulatedPlaces;
 pub use pools::SimulatedPools;
 pub use random::Random;
 pub use remote::{Condition, SimulatedRemote, SimulatedStore};

@@ -12,10 +12,13 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout_at},
 };
 
-use super::{Network, Random, SimulatedClock, SimulatedServer, network::Fate, pools::SimulatedPools};
-use weir_limit::{Capabilities, Period, SharedStore, Timestamp};
+use super::{
+    Network, Random, SimulatedClock, SimulatedPlaces, SimulatedPools, SimulatedServer, network::Fate,
+};
+use weir_limit::{Capabilities, Period, PlaceSet, SharedStore, Timestamp};
 use weir_store::{
     clock::Clock as _,
+    place_command::{PlaceCommand, PlaceReplies},
     pool_command::{PoolCommand, PoolReply},
     remote::{Command, Heartbeat, Members, Remote, RemoteError, Replies, Reply, Target},
 };
@@ -29,6 +32,7 @@ struct SimulatedStoreState {
     clock: SimulatedClock,
     server: Mutex<SimulatedServer>,
     pools: Mutex<SimulatedPools>,
+    places: Mutex<SimulatedPlaces>,
     condition: watch::Sender<Condition>,
     capabilities: Capabilities,
     random: Mutex<Random>,
@@ -74,6 +78,7 @@ enum SimulatedCall {
     Commands(Vec<Command>),
     Heartbeat(OwnedHeartbeat),
     Pool(PoolCommand),
+    Places(Vec<PlaceCommand>),
 }
 
 struct OwnedHeartbeat {
@@ -85,6 +90,7 @@ enum CallReply {
     Replies(Replies),
     Members(Members),
     Pool(PoolReply),
+    Places(PlaceReplies),
 }
 
 // === impl SimulatedStore ===
@@ -100,6 +106,7 @@ impl SimulatedStore {
             capabilities,
             server: Mutex::default(),
             pools: Mutex::default(),
+            places: Mutex::default(),
             condition: watch::Sender::new(Condition::Up),
             random: Mutex::new(Random::new(seed)),
         }))
@@ -137,6 +144,13 @@ impl SimulatedStore {
     pub fn flush(&self) {
         self.0.server.lock().flush();
         self.0.pools.lock().clear();
+        self.0.places.lock().clear();
+    }
+
+    /// Returns the places that it keeps for `path`.
+    #[must_use]
+    pub fn places(&self, path: &str) -> PlaceSet {
+        self.0.places.lock().of(path)
     }
 
     /// Records the writes of the last `period` from now on, so that a failover can lose them.
@@ -226,11 +240,16 @@ impl SimulatedStore {
                 let replies = replies.collect();
                 CallReply::Replies(Replies { now, replies })
             }
-            SimulatedCall::Pool(_) if condition == Condition::Rejecting => {
+            SimulatedCall::Pool(_) | SimulatedCall::Places(_) if condition == Condition::Rejecting => {
                 return Err(RemoteError::Rejected("it is read-only".into()));
             }
             SimulatedCall::Pool(command) => {
                 CallReply::Pool(PoolReply { now, outcome: self.0.pools.lock().execute(command, now) })
+            }
+            SimulatedCall::Places(commands) => {
+                let mut places = self.0.places.lock();
+                let replies = commands.iter().map(|command| Ok(places.execute(command, now))).collect();
+                CallReply::Places(PlaceReplies { now, replies })
             }
         })
     }
@@ -337,6 +356,15 @@ impl Remote for SimulatedRemote {
         self.connection.commands.fetch_add(1, Ordering::Relaxed);
         match self.call_store(SimulatedCall::Pool(command)).await? {
             CallReply::Pool(reply) => Ok(reply),
+            _ => Err(wrong_kind()),
+        }
+    }
+
+    async fn call_places(&self, commands: Vec<PlaceCommand>) -> Result<PlaceReplies, RemoteError> {
+        self.connection.calls.fetch_add(1, Ordering::Relaxed);
+        self.connection.commands.fetch_add(commands.len() as u64, Ordering::Relaxed);
+        match self.call_store(SimulatedCall::Places(commands)).await? {
+            CallReply::Places(replies) => Ok(replies),
             _ => Err(wrong_kind()),
         }
     }

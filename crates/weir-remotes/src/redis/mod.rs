@@ -12,6 +12,7 @@ mod connection;
 #[doc(hidden)]
 pub mod fuzz;
 mod heartbeat;
+mod places;
 mod pools;
 mod reply_guard;
 mod request;
@@ -33,6 +34,7 @@ use redis::Value;
 use self::{
     command::{CommandOutcome, EncodedCommand, PreparedCommand},
     heartbeat::HeartbeatRequest,
+    places::PlaceRequest,
     pools::ShareRequest,
     request::{NodeRequest, RoutedRequest},
     servers::{NodeReplies, RedisServers},
@@ -43,6 +45,7 @@ use weir_observe::{Metric, Source};
 use weir_store::{
     clock::Clock,
     name::{self, KeySettings},
+    place_command::{PlaceCommand, PlaceOp, PlaceReplies},
     pool_command::{PoolCommand, PoolOp, PoolReply},
     remote::{
         CallPriority, Command, Heartbeat, Members, Remote, RemoteError, Replies, Reply, StoreNode, Target,
@@ -125,22 +128,35 @@ impl RedisRemote {
             run(Some(&self.main), main, priority),
             run(self.per_second.as_ref(), per_second, priority)
         );
-        let now = self.now().or(main.now.max(per_second.now));
+        let now = main.now.max(per_second.now);
         let replies = if per_second.replies.is_empty() {
             main.replies
         } else {
             let mut of_pools = [main.replies, per_second.replies].map(Vec::into_iter);
             pools.into_iter().filter_map(|pool| of_pools[pool].next()).collect()
         };
-        match (now, replies.iter().all(Result::is_err)) {
+        let (now, replies) = self.dated(NodeReplies { now, replies })?;
+        Ok(Replies { now, replies })
+    }
+
+    fn dated<T>(
+        &self,
+        NodeReplies { now, replies }: NodeReplies<T>,
+    ) -> Result<(Timestamp, Vec<Result<T, RemoteError>>), RemoteError> {
+        match (self.now().or(now), replies.iter().all(Result::is_err)) {
             // no command was carried out and no clock was reported, so the whole call has failed
             (None, true) => {
                 let error = replies.into_iter().find_map(Result::err);
                 Err(error.unwrap_or_else(malformed_reply))
             }
-            (Some(now), _) => Ok(Replies { now, replies }),
+            (Some(now), _) => Ok((now, replies)),
             (None, _) => Err(malformed_reply()),
         }
+    }
+
+    /// How much longer than needed a key is kept.
+    fn jitter(&self) -> Period {
+        Period::from_secs(fastrand::u64(..) % self.keys.jitter_seconds.max(1))
     }
 
     /// Background calls take turns, and pause often, because all calls are encoded on one thread.
@@ -190,8 +206,7 @@ impl Remote for RedisRemote {
     }
 
     async fn call_pool(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {
-        let jitter = Period::from_secs(fastrand::u64(..) % self.keys.jitter_seconds.max(1));
-        let request = ShareRequest::new(&command, self.now(), &self.keys, jitter);
+        let request = ShareRequest::new(&command, self.now(), &self.keys, self.jitter());
         let priority = match command.op {
             PoolOp::Lease { .. } => CallPriority::Decision,
             PoolOp::Exchange(_) => CallPriority::Background,
@@ -205,6 +220,17 @@ impl Remote for RedisRemote {
         let outcome = outcome?;
         let now = self.now().or(now).ok_or_else(malformed_reply)?;
         Ok(PoolReply { now, outcome })
+    }
+
+    async fn call_places(&self, commands: Vec<PlaceCommand>) -> Result<PlaceReplies, RemoteError> {
+        let takes = commands.iter().any(|command| matches!(command.op, PlaceOp::Take { .. }));
+        let priority = if takes { CallPriority::Decision } else { CallPriority::Background };
+        let requests = commands.iter().enumerate().map(|(i, command)| {
+            let request = PlaceRequest::new(command, self.now(), &self.keys.prefix, self.jitter());
+            RoutedRequest::new(i, request)
+        });
+        let (now, replies) = self.dated(self.main.run(requests.collect(), priority).await)?;
+        Ok(PlaceReplies { now, replies })
     }
 
     fn home(&self, tiers: &[Tier]) -> u64 {

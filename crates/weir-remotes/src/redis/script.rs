@@ -20,6 +20,7 @@ pub(super) struct Script {
 pub(super) static TAKE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("take.lua")));
 pub(super) static HEARTBEAT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("heartbeat.lua")));
 pub(super) static POOLS: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("pools.lua")));
+pub(super) static PLACES: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("places.lua")));
 
 /// Far more than any limit admits, and few enough that Lua and Redis add them exactly.
 pub(super) const MAX_HITS: u64 = 1 << 48;

@@ -18,6 +18,7 @@ use weir_limit::{
 use weir_remotes::redis::{Address, RedisRemote};
 use weir_store::{
     clock::{Clock as _, ManualClock},
+    place_command::{PlaceCommand, PlaceReply},
     pool_command::{PoolCommand, PoolReply},
     remote::{Command, Remote as _, RemoteError, Reply, Report, Target},
 };
@@ -122,6 +123,10 @@ impl RedisWithClock {
     }
 
     /// Carries out `command`.
+    pub(crate) fn call_places(&self, commands: Vec<PlaceCommand>) -> Vec<Result<PlaceReply, RemoteError>> {
+        self.runtime.block_on(self.remote.call_places(commands)).expect("it replies").replies
+    }
+
     pub(crate) fn call_pool(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {
         self.runtime.block_on(self.remote.call_pool(command))
     }

@@ -13,6 +13,8 @@ mod hostile;
 mod keys;
 mod lua;
 mod members;
+mod places;
+mod places_fleet;
 mod pools;
 mod pools_cluster;
 mod pools_fleet;

@@ -3,17 +3,19 @@
 use std::collections::BTreeSet;
 
 use redis::Value;
-use weir_limit::{Algorithm, Bucket, OverLimitPolicy, Period, Refill};
+use weir_limit::{Algorithm, Bucket, OverLimitPolicy, Period, PlaceName, Refill};
 use weir_remotes::redis::{Auth, RedisRemote};
 use weir_store::{
+    place_command::{PlaceCommand, PlaceOp},
     pool_command::{MemberNews, PoolCommand, PoolMember, PoolOp, PoolReport},
     remote::{Heartbeat, Remote as _},
 };
 
 use crate::support::{Op, Server, address, compatible, connected, now, send, settings, target, tier};
 
-const SCRIPTS: [&str; 3] = [
+const SCRIPTS: [&str; 4] = [
     include_str!("../../src/redis/heartbeat.lua"),
+    include_str!("../../src/redis/places.lua"),
     include_str!("../../src/redis/pools.lua"),
     include_str!("../../src/redis/take.lua"),
 ];
@@ -63,6 +65,12 @@ async fn the_least_rights_of_the_page_suffice() {
     let cycle = at.as_nanos() / Period::from_secs(60).as_nanos();
     let command = PoolCommand { target: pool, cycle, places: 9, forget_after: 2, op };
     remote.call_pool(command).await.expect("it may keep pools");
+    let name = PlaceName::new(at, 1, true);
+    for op in [PlaceOp::Add(vec![name]), PlaceOp::End(vec![name])] {
+        let command = PlaceCommand { path: "d|user=1".into(), give_up_after: Period::from_secs(60), op };
+        let replies = remote.call_places(vec![command]).await.expect("a reply").replies;
+        replies[0].clone().expect("it may keep places");
+    }
 }
 
 /// The script of a case that the test above does not reach has its commands, too.

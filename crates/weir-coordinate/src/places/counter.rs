@@ -1,0 +1,293 @@
+//! What an instance knows of the places of one counter, without I/O and clock, and how it decides without the store.
+//!
+//! Every instance counts the requests that the fallback admits, and their ends, wherever those arrive. So a count may be
+//! below zero, and the sum of all counts is exact.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use weir_limit::{CounterKey, InFlight, OnStoreFailure, PlaceName, Timestamp};
+use weir_observe::PlaceStats;
+use weir_store::{
+    clock::STEP,
+    place_command::{PlaceCommand, PlaceOp, PlaceReply},
+    remote::Target,
+};
+
+/// A counter, as commands name it.
+#[derive(Debug)]
+pub(super) struct Counter {
+    pub(super) key: CounterKey,
+    pub(super) path: Arc<str>,
+    /// Whose node keeps the places.
+    pub(super) target: Arc<Target>,
+    pub(super) limit: InFlight,
+    /// Where it is counted what becomes of places.
+    pub(super) stats: Arc<PlaceStats>,
+}
+
+#[derive(Debug)]
+pub(super) struct LocalPlaces {
+    /// With the limit of the last operation.
+    pub(super) counter: Arc<Counter>,
+    /// The last reply: its places, and its time.
+    known: u32,
+    heard: Timestamp,
+    /// The requests that have ended here since the last reply, of those that the store has admitted.
+    ended: u32,
+    /// The requests that the fallback has admitted here, less those that have ended here.
+    count: i64,
+    counted: Timestamp,
+    /// Admitted here by the fallback, and not added at the store yet.
+    untold: BTreeSet<PlaceName>,
+    /// Whether they will be added.
+    pub(super) is_queued: bool,
+}
+
+/// The answer to one that asks for a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PlaceOutcome {
+    pub(super) has_place: bool,
+    /// The places of others.
+    pub(super) before: u32,
+}
+
+// === impl Counter ===
+
+impl Counter {
+    pub(super) fn command(&self, op: PlaceOp) -> PlaceCommand {
+        PlaceCommand { path: Arc::clone(&self.path), give_up_after: self.limit.give_up_after, op }
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(key: CounterKey, limit: InFlight) -> Arc<Self> {
+        let tiers = [weir_limit::Tier::fixed_window(1, weir_limit::Period::from_secs(60))].into();
+        let over_limit_policy = weir_limit::OverLimitPolicy::Ignore;
+        let target = Arc::new(Target { path: "p".into(), tiers, over_limit_policy });
+        let stats = Arc::clone(weir_observe::Stats::default().rule(&["d".into(), "k".into()]).places());
+        Arc::new(Self { key, path: "p".into(), target, limit, stats })
+    }
+}
+
+// === impl LocalPlaces ===
+
+impl LocalPlaces {
+    pub(super) fn new(counter: Arc<Counter>) -> Self {
+        Self {
+            counter,
+            known: 0,
+            heard: Timestamp::default(),
+            ended: 0,
+            count: 0,
+            counted: Timestamp::default(),
+            untold: BTreeSet::new(),
+            is_queued: false,
+        }
+    }
+
+    /// Returns the counter, with this limit and these stats from now on.
+    pub(super) fn follow(&mut self, limit: InFlight, stats: &Arc<PlaceStats>) -> Arc<Counter> {
+        if self.counter.limit != limit || !Arc::ptr_eq(&self.counter.stats, stats) {
+            let Counter { key, path, target, .. } = &*self.counter;
+            let (key, path, target) = (*key, Arc::clone(path), Arc::clone(target));
+            self.counter = Arc::new(Counter { key, path, target, limit, stats: Arc::clone(stats) });
+        }
+        Arc::clone(&self.counter)
+    }
+
+    /// Replies may arrive in another order, and the store's clock may be set back.
+    pub(super) fn hear(&mut self, reply: &PlaceReply) {
+        if reply.now >= self.heard || self.heard.since(reply.now) >= STEP {
+            (self.known, self.heard, self.ended) = (reply.places, reply.now, 0);
+        }
+    }
+
+    /// Decides without the store. Without a name nothing is taken; without room, the oldest one will not be added at the
+    /// store.
+    pub(super) fn decide(
+        &mut self,
+        (name, has_room): (Option<PlaceName>, bool),
+        policy: OnStoreFailure,
+        instances: usize,
+        now: Timestamp,
+    ) -> PlaceOutcome {
+        let InFlight { most, give_up_after } = self.counter.limit;
+        self.forget(now);
+        let instances = i64::try_from(instances).unwrap_or(i64::MAX);
+        let known = if self.heard.after(give_up_after) > now { self.known } else { 0 };
+        // each has seen as many ends as others
+        let known = i64::from(known).saturating_sub(instances.saturating_mul(self.ended.into())).max(0);
+        let with = |count: i64| known.saturating_add(count.saturating_mul(instances));
+        let has_place = match policy {
+            OnStoreFailure::Local => with(self.count + 1) <= most.into(),
+            OnStoreFailure::Allow => true,
+            OnStoreFailure::Deny => false,
+        };
+        let before = u32::try_from(with(self.count).max(0)).unwrap_or(u32::MAX);
+        if let Some(name) = name.filter(|_| has_place) {
+            self.count += 1;
+            self.counted = now;
+            self.untold.insert(name.without_flags());
+            if !has_room {
+                // most likely it has ended elsewhere
+                self.untold.pop_first();
+            }
+        }
+        PlaceOutcome { has_place, before }
+    }
+
+    /// Counts a request whose name has the flag of the fallback, although the store has admitted it here.
+    pub(super) fn count_flagged(&mut self, now: Timestamp) {
+        self.forget(now);
+        self.count += 1;
+        self.counted = now;
+    }
+
+    /// Counts the end of a request, unless it was counted before.
+    pub(super) fn end(&mut self, name: PlaceName, is_first: bool, now: Timestamp) {
+        let InFlight { most, give_up_after } = self.counter.limit;
+        self.untold.remove(&name.without_flags());
+        if !name.is_without_store() {
+            self.ended = self.ended.saturating_add(is_first.into());
+        } else if is_first && name.start().after(give_up_after) > now {
+            self.forget(now);
+            self.count = (self.count - 1).max(-i64::from(most));
+            self.counted = now;
+        }
+    }
+
+    /// The store has the place of `name`.
+    pub(super) fn told(&mut self, name: PlaceName) {
+        self.untold.remove(&name.without_flags());
+    }
+
+    /// Returns up to `most` names to be added at the store.
+    pub(super) fn untold(&mut self, most: usize, now: Timestamp) -> Vec<PlaceName> {
+        let age = self.counter.limit.give_up_after;
+        self.untold.retain(|name| name.start().after(age) > now);
+        self.untold.iter().take(most).copied().collect()
+    }
+
+    pub(super) fn untold_names(&self) -> usize {
+        self.untold.len()
+    }
+
+    /// Returns whether it is as a new one.
+    pub(super) fn is_idle(&mut self, now: Timestamp) -> bool {
+        self.forget(now);
+        let is_known = self.known > 0 && self.heard.after(self.counter.limit.give_up_after) > now;
+        !is_known && self.count == 0 && self.untold.is_empty() && !self.is_queued
+    }
+
+    /// Others may have heard of the ends of what was counted so long ago.
+    fn forget(&mut self, now: Timestamp) {
+        if self.counted.after(self.counter.limit.give_up_after) <= now {
+            self.count = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_limit::Period;
+
+    const LIMIT: InFlight = InFlight { most: 12, give_up_after: Period::from_secs(10) };
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_millis(1_000_000 + millis)
+    }
+
+    fn name(millis: u64, serial: u64) -> PlaceName {
+        PlaceName::new(at(millis), serial, true)
+    }
+
+    fn places() -> LocalPlaces {
+        LocalPlaces::new(Counter::of(CounterKey::default(), LIMIT))
+    }
+
+    /// Asks until there is no place. Returns the admitted names.
+    fn fill(places: &mut LocalPlaces, instances: usize, millis: u64) -> Vec<PlaceName> {
+        let admitted = |i: &u64| {
+            let asked = (Some(name(millis, millis * 100 + i)), true);
+            places.decide(asked, OnStoreFailure::Local, instances, at(millis)).has_place
+        };
+        (0..999).take_while(admitted).map(|i| name(millis, millis * 100 + i)).collect()
+    }
+
+    #[test]
+    fn instances_share_what_the_store_has_left() {
+        let mut places = places();
+        assert_eq!(fill(&mut places, 3, 0).len(), 4);
+        let mut places = self::places();
+        places.hear(&PlaceReply { now: at(0), places: 7, ..PlaceReply::default() });
+        assert_eq!(fill(&mut places, 3, 1).len(), 1, "each of three, beside seven");
+        // an older reply says nothing
+        let before = Timestamp::from_nanos(at(0).as_nanos() - 1);
+        places.hear(&PlaceReply { now: before, places: 0, ..PlaceReply::default() });
+        assert_eq!(fill(&mut places, 3, 2).len(), 0);
+        // one that the store has admitted ends here, and as many at the others
+        places.end(PlaceName::new(at(0), 9, false), true, at(3));
+        assert_eq!(fill(&mut places, 3, 3).len(), 1);
+        // those that the store has admitted are forgotten
+        assert_eq!(fill(&mut places, 3, 10_002).len(), 2);
+        // the clock was set back
+        let mut places = self::places();
+        places.hear(&PlaceReply { now: at(2_000), places: 12, ..PlaceReply::default() });
+        places.hear(&PlaceReply { now: at(0), places: 6, ..PlaceReply::default() });
+        assert_eq!(fill(&mut places, 3, 1).len(), 2);
+    }
+
+    #[test]
+    fn ends_count_where_they_arrive_also_below_zero() {
+        let (mut one, mut other) = (places(), places());
+        let admitted = fill(&mut one, 2, 0);
+        assert_eq!(admitted.len(), 6);
+        for name in &admitted {
+            other.end(*name, true, at(1));
+            other.end(*name, false, at(1));
+        }
+        assert_eq!((fill(&mut one, 2, 2).len(), fill(&mut other, 2, 2).len()), (0, 12));
+        // no more than the limit
+        let mut third = places();
+        for i in 0..99 {
+            third.end(name(0, i), true, at(1));
+        }
+        assert_eq!(fill(&mut third, 1, 2).len(), 24);
+        // one that was given up counts nothing, nor does one that the store has admitted
+        third.end(name(0, 200), true, at(10_000));
+        third.end(PlaceName::new(at(9_000), 201, false), true, at(10_000));
+        assert_eq!(fill(&mut third, 1, 10_001).len(), 0);
+        // after the age all is forgotten
+        assert_eq!(fill(&mut third, 1, 20_002).len(), 12);
+    }
+
+    #[test]
+    fn what_has_not_ended_here_is_told_to_the_store() {
+        let mut places = places();
+        let admitted = fill(&mut places, 1, 0);
+        places.end(admitted[0], true, at(1));
+        places.told(admitted[1]);
+        assert_eq!(places.untold(100, at(2)).len(), 10);
+        assert_eq!(places.untold(100, at(2))[0], admitted[2].without_flags());
+        assert_eq!(places.untold(100, at(10_000)).len(), 0, "they are given up");
+        // without room, the newest ones
+        for i in 0..99 {
+            places.decide((Some(name(20_000, i)), i < 12), OnStoreFailure::Allow, 1, at(20_000));
+        }
+        assert_eq!(places.untold(100, at(20_000)).len(), 12);
+        assert_eq!(places.untold(1, at(20_000)), [name(20_000, 87).without_flags()]);
+    }
+
+    #[test]
+    fn other_policies_admit_all_or_none() {
+        let mut places = places();
+        let asks = |places: &mut LocalPlaces, policy| {
+            (0..99).filter(|i| places.decide((Some(name(0, *i)), true), policy, 2, at(0)).has_place).count()
+        };
+        assert_eq!(asks(&mut places, OnStoreFailure::Deny), 0);
+        assert_eq!(asks(&mut places, OnStoreFailure::Allow), 99);
+        // a look takes nothing
+        let looked = self::places().decide((None, true), OnStoreFailure::Local, 2, at(0));
+        assert_eq!(looked, PlaceOutcome { has_place: true, before: 0 });
+    }
+}

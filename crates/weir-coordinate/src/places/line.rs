@@ -1,0 +1,201 @@
+//! What waits to be sent to one node: starts, whose decisions wait, and ends, whose senders do not.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use hashbrown::HashMap;
+use smallvec::SmallVec;
+use tokio::{sync::oneshot::Sender, time::Instant};
+
+use super::counter::{Counter, PlaceOutcome};
+use crate::client::Delivery;
+use weir_limit::{CounterKey, Period, PlaceName, Timestamp};
+use weir_store::place_command::{PlaceCommand, PlaceOp};
+
+/// The most calls with starts that are on their way. Starts that arrive meanwhile share the next one.
+const MAX_CALLS: usize = 8;
+
+/// The most commands of a call.
+const MAX_COMMANDS: usize = 64;
+
+/// How much more time the starts of one command may have than the first one, or less: little beside a budget.
+const NEAR: Period = Period::from_millis(4);
+
+pub(super) type Replied = Result<PlaceOutcome, Delivery>;
+
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    starts: VecDeque<Start>,
+    /// On their way.
+    calls: usize,
+    ends: VecDeque<End>,
+    /// The counters with names to be added.
+    untold: VecDeque<CounterKey>,
+    /// Whether a task sends ends and names.
+    is_sending: bool,
+}
+
+/// A request that waits for a place.
+#[derive(Debug)]
+pub(super) struct Start {
+    pub(super) counter: Arc<Counter>,
+    /// None if nothing is taken.
+    pub(super) name: Option<PlaceName>,
+    /// How long it waits, here and by the store's clock.
+    pub(super) until: Instant,
+    pub(super) valid_until: Timestamp,
+    /// Whether it was admitted meanwhile, without the store.
+    pub(super) is_admitted: Arc<AtomicBool>,
+    pub(super) reply: Sender<Replied>,
+}
+
+/// A request that has ended.
+#[derive(Clone, Debug)]
+pub(super) struct End {
+    pub(super) counter: Arc<Counter>,
+    pub(super) name: PlaceName,
+    /// Whether its place may be unknown: it was sent before, or is undone.
+    pub(super) is_doubtful: bool,
+}
+
+/// The starts of one command, and until when it is valid for all of them.
+#[derive(Debug)]
+pub(super) struct StartBatch {
+    pub(super) starts: SmallVec<[Start; 1]>,
+    pub(super) valid_until: Timestamp,
+}
+
+/// The ends of one command.
+#[derive(Debug)]
+pub(super) struct EndBatch {
+    pub(super) ends: SmallVec<[End; 1]>,
+}
+
+// === impl Line ===
+
+impl Line {
+    pub(super) fn add_start(&mut self, start: Start) {
+        self.starts.push_back(start);
+    }
+
+    /// Returns the starts of a call that may leave now; none if there is none. Counts the call.
+    pub(super) fn begin_call(&mut self) -> Option<Vec<StartBatch>> {
+        if self.calls >= MAX_CALLS {
+            return None;
+        }
+        let (mut batches, now) = (Vec::<StartBatch>::new(), Instant::now());
+        while let Some(start) = self.starts.pop_front() {
+            // nobody waits for it any more
+            if start.reply.is_closed() || start.until <= now {
+                continue;
+            }
+            let valid_until = start.valid_until;
+            if let Some(batch) = batches.iter_mut().find(|batch| batch.may_have(&start)) {
+                batch.valid_until = batch.valid_until.min(valid_until);
+                batch.starts.push(start);
+            } else if batches.len() < MAX_COMMANDS {
+                batches.push(StartBatch { starts: std::iter::once(start).collect(), valid_until });
+            } else {
+                self.starts.push_front(start);
+                break;
+            }
+        }
+        if batches.is_empty() {
+            return None;
+        }
+        self.calls += 1;
+        Some(batches)
+    }
+
+    pub(super) fn end_call(&mut self) {
+        self.calls -= 1;
+    }
+
+    /// Returns the ends that were dropped: the oldest, if more than `most` wait.
+    pub(super) fn add_ends(&mut self, ends: impl IntoIterator<Item = End>, most: usize) -> usize {
+        self.ends.extend(ends);
+        let dropped = self.ends.len().saturating_sub(most);
+        self.ends.drain(..dropped);
+        dropped
+    }
+
+    /// The counters have names to be added.
+    pub(super) fn add_untold(&mut self, counters: impl IntoIterator<Item = CounterKey>) {
+        self.untold.extend(counters);
+    }
+
+    /// Returns whether a task must be started that sends ends and names.
+    pub(super) fn begin_sending(&mut self) -> bool {
+        !self.is_empty() && !std::mem::replace(&mut self.is_sending, true)
+    }
+
+    /// Returns the ends and the counters of the next call; the task ends if there are none.
+    pub(super) fn next(&mut self) -> Option<(Vec<EndBatch>, Vec<CounterKey>)> {
+        if self.is_empty() {
+            self.is_sending = false;
+            return None;
+        }
+        let mut batches = Vec::<EndBatch>::new();
+        let mut places = HashMap::<CounterKey, usize, foldhash::fast::RandomState>::default();
+        for end in self.ends.drain(..self.ends.len().min(PlaceCommand::MAX_ENDED)) {
+            let place = *places.entry(end.counter.key).or_insert(batches.len());
+            match batches.get_mut(place) {
+                Some(batch) => batch.ends.push(end),
+                None => batches.push(EndBatch { ends: std::iter::once(end).collect() }),
+            }
+        }
+        let untold = self.untold.drain(..self.untold.len().min(MAX_COMMANDS)).collect();
+        Some((batches, untold))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.ends.is_empty() && self.untold.is_empty()
+    }
+
+    /// Returns whether nothing is to be sent that nobody waits for, nor on its way.
+    pub(super) const fn is_done(&self) -> bool {
+        !self.is_sending
+    }
+}
+
+// === impl StartBatch ===
+
+impl StartBatch {
+    fn first(&self) -> &Start {
+        &self.starts[0]
+    }
+
+    /// A start with much less time would leave the others without an answer.
+    fn may_have(&self, start: &Start) -> bool {
+        let first = self.first();
+        let is_near = |a: Timestamp, b: Timestamp| a.since(b).max(b.since(a)) <= NEAR;
+        self.starts.len() < PlaceCommand::MAX_TAKEN
+            && first.counter.key == start.counter.key
+            && first.counter.limit == start.counter.limit
+            && is_near(first.valid_until, start.valid_until)
+    }
+
+    pub(super) fn counter(&self) -> &Arc<Counter> {
+        &self.first().counter
+    }
+
+    pub(super) fn command(&self) -> PlaceCommand {
+        let (counter, valid_until) = (self.counter(), self.valid_until);
+        let names = self.starts.iter().filter_map(|start| start.name).collect();
+        counter.command(PlaceOp::Take { names, most: counter.limit.most, valid_until })
+    }
+}
+
+// === impl EndBatch ===
+
+impl EndBatch {
+    pub(super) fn counter(&self) -> &Arc<Counter> {
+        &self.ends[0].counter
+    }
+
+    pub(super) fn command(&self) -> PlaceCommand {
+        self.counter().command(PlaceOp::End(self.ends.iter().map(|end| end.name).collect()))
+    }
+}

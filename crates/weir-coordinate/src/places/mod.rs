@@ -1,0 +1,668 @@
+//! Requests in flight, whose places the store keeps: it decides each start, in one operation.
+//!
+//! `line.rs` has what waits to be sent to a node, `counter.rs` what an instance knows of a counter, by which it decides
+//! while the store does not reply, and `table.rs` all of these.
+//!
+//! A start waits within its budget. The store takes nothing after that, by its own clock, so that no end overtakes the
+//! start; and what it has taken for a start that was not admitted is ended. Ends wait for nobody: they leave at once,
+//! one call at a time, and again until the store has them. What was admitted without the store is added there.
+
+mod counter;
+mod line;
+mod table;
+
+use std::{
+    collections::BTreeMap,
+    pin::pin,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tokio::{
+    runtime::Handle,
+    sync::oneshot,
+    time::{Instant, sleep, sleep_until, timeout, timeout_at},
+};
+
+use self::{
+    counter::{Counter, LocalPlaces, PlaceOutcome},
+    line::{End, EndBatch, Line, Replied, Start, StartBatch},
+    table::PlaceTable,
+};
+use super::{
+    Coordinated,
+    client::{Delivery, RECHECK, StoreClient, sha256},
+    modes::{DecisionContext, record_mode, recorded},
+};
+use weir_limit::{
+    Capabilities, Coordination, CounterKey, InFlight, LimitCheck, OverLimitPolicy, Period, PlaceName, Tier,
+    Timestamp,
+};
+use weir_observe::PlaceStats;
+use weir_store::{
+    TakeOptions,
+    path::{path_of, shortened},
+    place_command::{PlaceCommand, PlaceOp, PlaceReply},
+    remote::{Remote, RemoteError, StoreNode, Target},
+};
+
+/// The ends that may wait for a node, and the names to be added, for each counter that this instance may have.
+const PER_COUNTER: usize = 4;
+
+/// The parts in which all counters are looked over.
+const SWEEP_STEPS: usize = 16;
+
+/// The pause after a call that failed, and the longest one: each is twice as long.
+const PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long the last ends may take.
+const FINAL: Duration = Duration::from_secs(2);
+
+const FINAL_RETRY: Duration = Duration::from_millis(5);
+
+pub(super) struct SharedPlaces<R> {
+    table: PlaceTable,
+    lines: Mutex<BTreeMap<StoreNode, Line>>,
+    client: Arc<StoreClient<R>>,
+    /// Runs the calls. The threads that make decisions may end sooner.
+    runtime: Handle,
+}
+
+/// A descriptor that asks for a place.
+#[derive(Clone, Copy, Debug)]
+pub struct PlaceAsked<'a> {
+    /// The descriptor and its rule; its hits do not matter.
+    pub check: &'a LimitCheck<'a>,
+    /// The limit.
+    pub limit: InFlight,
+    /// Whether a place is taken if there is one.
+    pub takes: bool,
+    /// Where it is counted what becomes of places.
+    pub stats: &'a Arc<PlaceStats>,
+}
+
+/// The places of a request.
+#[derive(Clone, Debug)]
+pub struct PlacesTaken {
+    /// Their name.
+    pub name: PlaceName,
+    /// In the order of the descriptors.
+    pub decisions: SmallVec<[PlaceTaken; 2]>,
+}
+
+/// The decision about one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlaceTaken {
+    /// Whether there was no place.
+    pub over: bool,
+    /// The places that others had.
+    pub before: u32,
+    /// Whether the store did not reply in time, so that `on_store_failure` decided.
+    pub by_fallback: bool,
+}
+
+/// What a request has of one place until it is answered. If dropped, it is given back.
+struct Held<'a, R: Remote> {
+    places: &'a Arc<SharedPlaces<R>>,
+    counter: Arc<Counter>,
+    /// None if nothing is taken.
+    name: Option<PlaceName>,
+    state: HeldState,
+}
+
+enum HeldState {
+    Nothing,
+    Waits(oneshot::Receiver<Replied>),
+    Taken,
+    ByFallback,
+}
+
+// === impl SharedPlaces ===
+
+impl<R: Remote> SharedPlaces<R> {
+    /// Must be called within a tokio runtime.
+    pub(super) fn new(client: Arc<StoreClient<R>>) -> Arc<Self> {
+        let max = client.settings.max_counters;
+        let table = PlaceTable::new(max, max.saturating_mul(PER_COUNTER));
+        Arc::new(Self { table, lines: Mutex::default(), client, runtime: Handle::current() })
+    }
+
+    pub(super) async fn sweep(self: Arc<Self>) {
+        loop {
+            sleep((self.client.settings.sweep / SWEEP_STEPS as u64).into()).await;
+            self.table.sweep(SWEEP_STEPS, self.client.time().now);
+        }
+    }
+
+    /// To be called after the last request. Sends what the store does not know, for a while.
+    pub(super) async fn close(&self) {
+        let all = async {
+            while !self.lines.lock().values().all(Line::is_done) {
+                sleep(FINAL_RETRY).await;
+            }
+        };
+        let _ = timeout(FINAL, all).await;
+    }
+
+    fn counter(&self, check: &LimitCheck<'_>, limit: InFlight, stats: &Arc<PlaceStats>) -> Arc<Counter> {
+        let new = || {
+            let path = shortened(path_of(check), sha256);
+            let target = Target {
+                path: path.clone(),
+                // for the node alone, and whether it replies: nothing is counted there
+                tiers: [Tier::fixed_window(1, Period::from_secs(60))].into(),
+                over_limit_policy: OverLimitPolicy::Ignore,
+            };
+            let (path, target) = (path.into(), Arc::new(target));
+            let stats = Arc::clone(stats);
+            LocalPlaces::new(Arc::new(Counter { key: check.key, path, target, limit, stats }))
+        };
+        self.table.with(check.key, new, self.client.time().now, |places| places.follow(limit, stats))
+    }
+
+    /// `act` gets the counter, which is new if it was evicted meanwhile.
+    fn with<T>(&self, counter: &Arc<Counter>, act: impl FnOnce(&mut LocalPlaces) -> T) -> T {
+        let new = || LocalPlaces::new(Arc::clone(counter));
+        self.table.with(counter.key, new, self.client.time().now, act)
+    }
+
+    fn node(&self, counter: &Counter) -> StoreNode {
+        self.client.remote.node(&counter.target, self.client.time().now)
+    }
+
+    // starts
+
+    /// The instant of the store's clock after which it takes nothing, none too late.
+    fn valid_until(&self, until: Instant) -> Timestamp {
+        if !self.client.store_clock.is_measured() {
+            return Timestamp::from_nanos(u64::MAX);
+        }
+        let (time, left) = (self.client.time(), until.saturating_duration_since(Instant::now()));
+        time.now.after(left.into()).before(time.latest.since(time.now))
+    }
+
+    /// Waits for the store, or decides without it.
+    async fn take(
+        self: &Arc<Self>,
+        held: &mut Held<'_, R>,
+        asked: &PlaceAsked<'_>,
+        context: DecisionContext<'_>,
+    ) -> PlaceTaken {
+        record_mode(context.record, Coordination::Strict);
+        let is_admitted = Arc::new(AtomicBool::new(false));
+        if !self.client.is_unavailable_for(&held.counter.target, context.now) {
+            let (reply, receiver) = oneshot::channel();
+            held.state = HeldState::Waits(receiver);
+            let node = self.node(&held.counter);
+            let start = Start {
+                counter: Arc::clone(&held.counter),
+                name: held.name,
+                until: context.until,
+                valid_until: self.valid_until(context.until),
+                is_admitted: Arc::clone(&is_admitted),
+                reply,
+            };
+            self.lines.lock().entry(node).or_default().add_start(start);
+            self.send_starts(node);
+            let replied = {
+                let replied = pin!(held.replied(context.until));
+                recorded(context, 1, replied).await
+            };
+            if let Ok(outcome) = replied {
+                return self.decided(held, outcome);
+            }
+        }
+        let (policy, instances) = (self.client.failure_policy(asked.check), self.client.instances());
+        let (counter, name) = (Arc::clone(&held.counter), held.name);
+        let name = (name, self.table.has_room());
+        let decided = self.with(&counter, |places| {
+            // replies are given under the lock
+            if let Some(outcome) = held.reply_after_all() {
+                return Ok(outcome);
+            }
+            let outcome = places.decide(name, policy, instances, self.client.time().now);
+            is_admitted.store(outcome.has_place, Ordering::Relaxed);
+            let tells = places.untold_names() > 0 && !std::mem::replace(&mut places.is_queued, true);
+            Err((outcome, tells))
+        });
+        let (PlaceOutcome { has_place, before }, tells) = match decided {
+            Ok(outcome) => return self.decided(held, outcome),
+            Err(decided) => decided,
+        };
+        held.state = if has_place { HeldState::ByFallback } else { HeldState::Nothing };
+        held.count_start(has_place);
+        if tells {
+            self.tell(&counter);
+        }
+        self.client.metrics.decisions.fallback.add(1);
+        if let Some(record) = context.record {
+            record.set_fallback();
+        }
+        PlaceTaken { over: !has_place, before, by_fallback: true }
+    }
+
+    fn decided(
+        &self,
+        held: &mut Held<'_, R>,
+        PlaceOutcome { has_place, before }: PlaceOutcome,
+    ) -> PlaceTaken {
+        held.state = if has_place { HeldState::Taken } else { HeldState::Nothing };
+        held.count_start(has_place);
+        self.client.metrics.decisions.waited.add(1);
+        PlaceTaken { over: !has_place, before, by_fallback: false }
+    }
+
+    fn send_starts(self: &Arc<Self>, node: StoreNode) {
+        loop {
+            let batches = self.lines.lock().entry(node).or_default().begin_call();
+            let Some(batches) = batches else { return };
+            drop(self.runtime.spawn(Arc::clone(self).call_starts(node, batches)));
+        }
+    }
+
+    /// Before a start, the store hears of what the fallback has admitted.
+    async fn call_starts(self: Arc<Self>, node: StoreNode, batches: Vec<StartBatch>) {
+        let now = self.client.time().now;
+        let untold =
+            batches.iter().filter_map(|batch| self.untold(batch.counter().key, PlaceCommand::MAX_ENDED, now));
+        let told: Vec<(Arc<Counter>, Vec<PlaceName>)> = untold.collect();
+        let adds = told.iter().map(|(counter, names)| counter.command(PlaceOp::Add(names.clone())));
+        let commands = adds.chain(batches.iter().map(StartBatch::command)).collect();
+        let about = Arc::clone(&batches[0].counter().target);
+        let mut replies = self.call(node, about, commands, told.len() + batches.len()).await.into_iter();
+        for (told, reply) in told.into_iter().zip(&mut replies) {
+            self.told(told, &reply);
+        }
+        for (batch, reply) in batches.into_iter().zip(replies) {
+            self.answer(batch, &reply);
+        }
+        self.lines.lock().entry(node).or_default().end_call();
+        self.send_starts(node);
+    }
+
+    /// Gives the starts of `batch` their outcomes, and ends those that were not admitted.
+    fn answer(
+        self: &Arc<Self>,
+        StartBatch { starts, valid_until }: StartBatch,
+        reply: &Result<PlaceReply, RemoteError>,
+    ) {
+        let counter = Arc::clone(&starts[0].counter);
+        let mut undone = Vec::new();
+        let mut unknown = Vec::new();
+        self.with(&counter, |places| {
+            let late = |reply: &PlaceReply| reply.taken == 0 && reply.now > valid_until;
+            let outcome = match reply {
+                Ok(reply) => {
+                    counter.stats.give_up(reply.given_up.into());
+                    places.hear(reply);
+                    // the store has decided nothing
+                    if late(reply) { Err(Delivery::NotApplied) } else { Ok(reply) }
+                }
+                Err(error) => Err(Delivery::of_error(error)),
+            };
+            let mut taken = 0;
+            for start in starts {
+                let outcome = outcome.map(|reply| {
+                    let has_place = match start.name {
+                        Some(_) => taken < reply.taken,
+                        None => reply.places < counter.limit.most,
+                    };
+                    let before = if has_place && start.name.is_some() {
+                        taken += 1;
+                        reply.places.saturating_sub(reply.taken) + taken - 1
+                    } else {
+                        reply.places
+                    };
+                    PlaceOutcome { has_place, before }
+                });
+                let Start { name: Some(name), is_admitted, until, reply, .. } = start else {
+                    let _ = start.reply.send(outcome);
+                    continue;
+                };
+                let is_heard = reply.send(outcome).is_ok();
+                match outcome {
+                    Ok(PlaceOutcome { has_place: true, .. }) if !is_heard => {
+                        if is_admitted.load(Ordering::Relaxed) {
+                            places.told(name);
+                        } else {
+                            counter.stats.start();
+                            counter.stats.undo();
+                            undone.push(name);
+                        }
+                    }
+                    Err(delivery) if delivery != Delivery::NotApplied => {
+                        unknown.push((name, is_admitted, until));
+                    }
+                    _ => {}
+                }
+            }
+        });
+        self.undo(&counter, undone);
+        if let Some(until) = unknown.iter().map(|(.., until)| *until).max() {
+            let places = Arc::clone(self);
+            drop(self.runtime.spawn(async move {
+                // after that, the store takes nothing
+                sleep_until(until).await;
+                let shard = places.table.lock(counter.key);
+                unknown.retain(|(_, is_admitted, _)| !is_admitted.load(Ordering::Relaxed));
+                drop(shard);
+                places.undo(&counter, unknown.into_iter().map(|(name, ..)| name).collect());
+            }));
+        }
+    }
+
+    // ends
+
+    /// Ends what the store may have taken for requests that were not admitted.
+    fn undo(self: &Arc<Self>, counter: &Arc<Counter>, names: Vec<PlaceName>) {
+        if !names.is_empty() {
+            let end = |name| End { counter: Arc::clone(counter), name, is_doubtful: true };
+            self.add_ends(self.node(counter), names.into_iter().map(end));
+        }
+    }
+
+    /// A request has ended, or was not admitted after all if it `is_undone`.
+    fn end(self: &Arc<Self>, counter: Arc<Counter>, name: PlaceName, is_undone: bool) {
+        let (now, is_first) = (self.client.time().now, self.table.remember(counter.key, name));
+        self.with(&counter, |places| places.end(name, is_first, now));
+        if name.start().after(counter.limit.give_up_after) <= now {
+            // the store has given it up
+            counter.stats.end_unknown();
+            return;
+        }
+        let node = self.node(&counter);
+        self.add_ends(node, [End { counter, name, is_doubtful: is_undone || !is_first }]);
+    }
+
+    fn add_ends(self: &Arc<Self>, node: StoreNode, ends: impl IntoIterator<Item = End>) {
+        let most = self.client.settings.max_counters.saturating_mul(PER_COUNTER);
+        let dropped = self.lines.lock().entry(node).or_default().add_ends(ends, most);
+        self.client.metrics.places.ends_dropped.add(dropped as u64);
+        self.send_ends(node);
+    }
+
+    /// Has the names of `counter` added at the store.
+    fn tell(self: &Arc<Self>, counter: &Counter) {
+        let node = self.node(counter);
+        self.lines.lock().entry(node).or_default().add_untold([counter.key]);
+        self.send_ends(node);
+    }
+
+    fn send_ends(self: &Arc<Self>, node: StoreNode) {
+        if self.lines.lock().entry(node).or_default().begin_sending() {
+            drop(self.runtime.spawn(send_all(Arc::downgrade(self), node)));
+        }
+    }
+
+    /// Sends one call of ends and names. None if there is nothing to send, or else whether the store has all of it.
+    async fn send_some(self: &Arc<Self>, node: StoreNode) -> Option<bool> {
+        let (ends, untold) = self.lines.lock().entry(node).or_default().next()?;
+        let now = self.client.time().now;
+        let mut told: Vec<(Arc<Counter>, Vec<PlaceName>)> = Vec::new();
+        let (mut left, mut later) = (PlaceCommand::MAX_ENDED, Vec::new());
+        for key in untold {
+            if left == 0 {
+                later.push(key);
+            } else if let Some((counter, names)) = self.untold(key, left, now) {
+                left -= names.len();
+                told.push((counter, names));
+            }
+        }
+        let adds = told.iter().map(|(counter, names)| counter.command(PlaceOp::Add(names.clone())));
+        let commands: Vec<PlaceCommand> = ends.iter().map(EndBatch::command).chain(adds).collect();
+        let mut counters = ends.iter().map(EndBatch::counter).chain(told.iter().map(|(counter, _)| counter));
+        let Some(about) = counters.next().map(|counter| Arc::clone(&counter.target)) else {
+            self.lines.lock().entry(node).or_default().add_untold(later);
+            return Some(true);
+        };
+        let count = commands.len();
+        let mut replies = self.call(node, about, commands, count).await.into_iter();
+        let (mut again, mut has_all) = (Vec::new(), true);
+        for (batch, reply) in ends.into_iter().zip(&mut replies) {
+            has_all &= reply.is_ok();
+            self.ended(batch, reply, &mut again);
+        }
+        for (told, reply) in told.into_iter().zip(replies) {
+            has_all &= reply.is_ok();
+            let key = told.0.key;
+            later.extend(self.told(told, &reply).then_some(key));
+        }
+        self.lines.lock().entry(node).or_default().add_untold(later);
+        self.add_ends(node, again);
+        Some(has_all)
+    }
+
+    /// Returns names to be added; none if there are none, so that the counter waits no longer.
+    fn untold(&self, key: CounterKey, most: usize, now: Timestamp) -> Option<(Arc<Counter>, Vec<PlaceName>)> {
+        let untold = self.table.with_existing(key, |places| {
+            let names = places.untold(most, now);
+            places.is_queued &= !names.is_empty();
+            (Arc::clone(&places.counter), names)
+        });
+        untold.filter(|(_, names)| !names.is_empty())
+    }
+
+    /// Returns whether there are more to be added.
+    fn told(
+        &self,
+        (counter, names): (Arc<Counter>, Vec<PlaceName>),
+        reply: &Result<PlaceReply, RemoteError>,
+    ) -> bool {
+        if let Ok(reply) = reply {
+            counter.stats.give_up(reply.given_up.into());
+        }
+        let queued = self.table.with_existing(counter.key, |places| {
+            if reply.is_ok() {
+                for name in names {
+                    places.told(name);
+                }
+            }
+            places.is_queued &= places.untold_names() > 0;
+            places.is_queued
+        });
+        queued.unwrap_or(false)
+    }
+
+    fn ended(
+        &self,
+        EndBatch { ends }: EndBatch,
+        reply: Result<PlaceReply, RemoteError>,
+        again: &mut Vec<End>,
+    ) {
+        match reply {
+            Ok(reply) => {
+                self.table.with_existing(ends[0].counter.key, |places| places.hear(&reply));
+                let stats = &ends[0].counter.stats;
+                stats.give_up(reply.given_up.into());
+                // of some that are unknown the store does not say which
+                let (mut unknown, now) =
+                    (ends.len().saturating_sub(reply.ended as usize), self.client.time().now);
+                for end in ends.iter().filter(|end| !end.is_doubtful) {
+                    if unknown > 0 {
+                        unknown -= 1;
+                        stats.end_unknown();
+                    } else {
+                        stats.end(now.since(end.name.start()).into());
+                    }
+                }
+            }
+            Err(error) => {
+                let (now, is_unknown) = (self.client.time().now, !error.is_definitely_not_applied());
+                let is_kept = |end: &End| end.name.start().after(end.counter.limit.give_up_after) > now;
+                again.extend(
+                    ends.into_iter()
+                        .filter(is_kept)
+                        .map(|end| End { is_doubtful: end.is_doubtful || is_unknown, ..end }),
+                );
+            }
+        }
+    }
+
+    /// Waits for the replies, one for each command.
+    async fn call(
+        &self,
+        node: StoreNode,
+        about: Arc<Target>,
+        commands: Vec<PlaceCommand>,
+        count: usize,
+    ) -> Vec<Result<PlaceReply, RemoteError>> {
+        match self.client.call_places(node, about, commands).await {
+            Ok(replies) => replies.replies,
+            Err(error) => vec![Err(error); count],
+        }
+    }
+}
+
+/// Sends ends and names to `node` until there are none.
+async fn send_all<R: Remote>(places: Weak<SharedPlaces<R>>, node: StoreNode) {
+    let mut pause = Duration::ZERO;
+    loop {
+        // only for its time: a store may be away for long
+        let Some(places) = places.upgrade() else { return };
+        if places.client.is_unavailable_at(node) {
+            pause = RECHECK.into();
+        } else {
+            match places.send_some(node).await {
+                None => return,
+                Some(true) => pause = Duration::ZERO,
+                Some(false) => pause = (pause * 2).clamp(PAUSE, LONGEST_PAUSE),
+            }
+        }
+        drop(places);
+        if !pause.is_zero() {
+            sleep(pause).await;
+        }
+    }
+}
+
+// === impl Held ===
+
+impl<R: Remote> Held<'_, R> {
+    /// The error is that of a start that the store will not take any more.
+    async fn replied(&mut self, until: Instant) -> Replied {
+        let HeldState::Waits(receiver) = &mut self.state else { return Err(Delivery::NotApplied) };
+        match timeout_at(until, receiver).await {
+            Ok(Ok(Err(Delivery::NotApplied)) | Err(_)) => Err(Delivery::NotApplied),
+            Ok(Ok(Err(delivery))) => {
+                sleep_until(until).await;
+                Err(delivery)
+            }
+            Ok(Ok(Ok(outcome))) => Ok(outcome),
+            Err(_) => Err(Delivery::Unknown),
+        }
+    }
+
+    fn count_start(&self, has_place: bool) {
+        if has_place && self.name.is_some() {
+            self.counter.stats.start();
+        }
+    }
+
+    fn reply_after_all(&mut self) -> Option<PlaceOutcome> {
+        let HeldState::Waits(receiver) = &mut self.state else { return None };
+        receiver.close();
+        receiver.try_recv().ok()?.ok()
+    }
+}
+
+impl<R: Remote> Drop for Held<'_, R> {
+    fn drop(&mut self) {
+        let Some(name) = self.name else { return };
+        let is_taken = match &mut self.state {
+            HeldState::Nothing => false,
+            HeldState::Taken => true,
+            HeldState::Waits(_) => {
+                // replies are given under the lock
+                let _shard = self.places.table.lock(self.counter.key);
+                let is_taken = self.reply_after_all().is_some_and(|outcome| outcome.has_place);
+                self.count_start(is_taken);
+                is_taken
+            }
+            HeldState::ByFallback => {
+                self.counter.stats.undo();
+                self.places.end(Arc::clone(&self.counter), name.by_fallback(), true);
+                false
+            }
+        };
+        if is_taken {
+            self.counter.stats.undo();
+            self.places.undo(&self.counter, vec![name]);
+        }
+    }
+}
+
+// === impl Coordinated ===
+
+impl<R: Remote> Coordinated<R> {
+    /// Returns whether the store keeps the places of `check`. Otherwise this instance does.
+    #[must_use]
+    pub fn shares_places(&self, check: &LimitCheck<'_>) -> bool {
+        let is_local = match check.rule.coordination() {
+            Some(mode) => mode == Coordination::Local,
+            None => self.client.settings.coordination == Coordination::Local,
+        };
+        !is_local && self.remote().shared_store().capabilities == Capabilities::All
+    }
+
+    /// Takes a place for each of `asked` that takes one and has room; all of them are given back if the future is dropped.
+    /// `serial` becomes a part of the name.
+    pub async fn take_shared_places(
+        &self,
+        asked: &[PlaceAsked<'_>],
+        serial: u64,
+        now: Timestamp,
+        options: TakeOptions<'_>,
+    ) -> PlacesTaken {
+        let context = self.context(now, options);
+        let name = PlaceName::new(self.client.time_at(now).now, serial, false);
+        // descriptors of one counter have one place
+        let first = |i: usize| asked[..i].iter().position(|other| other.check.key == asked[i].check.key);
+        let held = asked.iter().enumerate().filter(|(i, _)| first(*i).is_none()).map(|(_, asked)| {
+            let counter = self.places.counter(asked.check, asked.limit, asked.stats);
+            let name = asked.takes.then_some(name);
+            (asked, Held { places: &self.places, counter, name, state: HeldState::Nothing })
+        });
+        let mut held: SmallVec<[(&PlaceAsked<'_>, Held<'_, R>); 2]> = held.collect();
+        let taking = held.iter_mut().map(|(asked, held)| self.places.take(held, asked, context));
+        let mut taken = join_all(taking).await.into_iter();
+        let mut decisions: SmallVec<[PlaceTaken; 2]> = SmallVec::new();
+        for i in 0..asked.len() {
+            let decision = first(i).map(|first| decisions[first]).or_else(|| taken.next());
+            decisions.extend(decision);
+        }
+        let taken = || held.iter().filter(|(_, held)| held.name.is_some());
+        let is_flagged = taken().any(|(_, held)| matches!(held.state, HeldState::ByFallback));
+        for (_, held) in &mut held {
+            if is_flagged && held.name.is_some() && matches!(held.state, HeldState::Taken) {
+                // its end will count as that of a request of the fallback
+                let at = self.client.time().now;
+                self.places.with(&held.counter, |places| places.count_flagged(at));
+            }
+            held.state = HeldState::Nothing;
+        }
+        PlacesTaken { name: if is_flagged { name.by_fallback() } else { name }, decisions }
+    }
+
+    /// Frees the place of `name`, of a request that has ended or, if it `is_undone`, was not admitted after all. The store
+    /// frees it later.
+    pub fn end_shared_place(
+        &self,
+        check: &LimitCheck<'_>,
+        limit: InFlight,
+        stats: &Arc<PlaceStats>,
+        name: PlaceName,
+        is_undone: bool,
+    ) {
+        if is_undone {
+            stats.undo();
+        }
+        self.places.end(self.places.counter(check, limit, stats), name, is_undone);
+    }
+}

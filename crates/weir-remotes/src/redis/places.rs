@@ -1,0 +1,112 @@
+//! The places of requests in flight: one script takes and ends them.
+
+use redis::Value;
+use smallvec::SmallVec;
+
+use super::{
+    command::{self, CommandOutcome, EncodedCommand},
+    request::NodeRequest,
+    script,
+};
+use crate::transport::malformed_reply;
+use weir_limit::{Period, PlaceName, Timestamp};
+use weir_store::{
+    name,
+    place_command::{PlaceCommand, PlaceOp, PlaceReply},
+};
+
+const TAKE: &str = "take";
+const END: &str = "end";
+
+pub(super) struct PlaceRequest {
+    encoded: EncodedCommand,
+    verb: &'static str,
+}
+
+struct Arguments(SmallVec<[Vec<u8>; 1]>);
+
+// === impl Arguments ===
+
+impl Arguments {
+    fn number(&mut self, number: u64) {
+        self.0.push(itoa::Buffer::new().format(number).into());
+    }
+
+    /// Rounded up: nothing ends too early.
+    fn millis(&mut self, period: Period) {
+        self.number(period.as_nanos().div_ceil(1_000_000));
+    }
+
+    fn names<'a>(&mut self, names: impl IntoIterator<Item = &'a PlaceName>) {
+        self.0.extend(names.into_iter().map(|name| name.without_flags().bytes().to_vec()));
+    }
+}
+
+// === impl PlaceRequest ===
+
+impl PlaceRequest {
+    /// `now` is none in production, where Redis' clock is used; keys outlive their use by `jitter`.
+    pub(super) fn new(command: &PlaceCommand, now: Option<Timestamp>, prefix: &str, jitter: Period) -> Self {
+        let PlaceCommand { path, give_up_after, op } = command;
+        let verb = match op {
+            PlaceOp::Take { .. } => TAKE,
+            PlaceOp::End(_) => END,
+            PlaceOp::Add(_) => "add",
+        };
+        let now = now.map(|now| script::micros(now).to_string()).unwrap_or_default();
+        let mut arguments = Arguments([verb.into(), now.into()].into_iter().collect());
+        arguments.millis(*give_up_after);
+        arguments.millis(*give_up_after + jitter);
+        arguments.millis(PlaceCommand::MARKED + jitter);
+        arguments.millis(PlaceCommand::MARKED);
+        arguments.number(PlaceCommand::MAX_MARKS as u64);
+        match op {
+            PlaceOp::Take { names, most, valid_until } => {
+                arguments.number((*most).into());
+                arguments.number(script::micros(*valid_until));
+                arguments.names(names);
+            }
+            PlaceOp::End(names) => {
+                let (marked, others): (Vec<&PlaceName>, Vec<_>) =
+                    names.iter().partition(|name| name.is_without_store());
+                arguments.number(marked.len() as u64);
+                arguments.names(marked);
+                arguments.names(others);
+            }
+            PlaceOp::Add(names) => arguments.names(names),
+        }
+        let keys = name::places(prefix, path);
+        Self {
+            encoded: EncodedCommand::Run { script: &script::PLACES, keys, arguments: arguments.0 },
+            verb,
+        }
+    }
+}
+
+impl NodeRequest for PlaceRequest {
+    type Reply = PlaceReply;
+
+    fn encoded(&self) -> &EncodedCommand {
+        &self.encoded
+    }
+
+    fn outcome(&self, value: &Value) -> CommandOutcome<PlaceReply> {
+        match value {
+            Value::ServerError(error) => command::error_outcome(error),
+            _ => CommandOutcome::Done(reply(value, self.verb).ok_or_else(malformed_reply)),
+        }
+    }
+}
+
+fn reply(value: &Value, verb: &str) -> Option<PlaceReply> {
+    let Value::Array(values) = value else { return None };
+    let [Value::Int(micros), numbers @ ..] = &values[..] else { return None };
+    let number = |i: usize| match numbers.get(i)? {
+        Value::Int(number) => u32::try_from(*number).ok(),
+        _ => None,
+    };
+    let (done, places, given_up) = (number(0)?, number(1)?, number(2)?);
+    let of = |its: &str| if verb == its { done } else { 0 };
+    let now = Timestamp::from_nanos(u64::try_from(*micros).ok()?.checked_mul(1_000)?);
+    Some(PlaceReply { now, taken: of(TAKE), places, given_up, ended: of(END) })
+}

@@ -1,0 +1,175 @@
+//! Instances that share places on one Redis, in real time.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::FutureExt as _;
+use tokio::task::{JoinSet, yield_now};
+use weir_coordinate::{Coordinated, CoordinationSettings, PlaceAsked, PlacesTaken};
+use weir_limit::{
+    Descriptor, Domain, Entry, InFlight, KeyHasher, Limit, Matched, OnStoreFailure, Period, PlaceName,
+    Request, Rule, RuleNode, RuleSet, Values,
+};
+use weir_observe::{PlaceStats, Stats};
+use weir_remotes::redis::RedisRemote;
+use weir_store::{
+    TakeOptions,
+    clock::{Clock as _, SystemClock},
+};
+
+use crate::support::{Server, address, settings, until};
+
+const MOST: u32 = 4;
+
+struct Instance {
+    store: Coordinated<RedisRemote>,
+    rules: RuleSet,
+    serials: AtomicU64,
+    stats: Arc<PlaceStats>,
+}
+
+impl Instance {
+    fn new(server: &Server, number: u64, most_waits: Period) -> Arc<Self> {
+        let rule = Rule::new(Limit::fixed_window(1, Period::from_secs(60)));
+        let node = RuleNode { rule: Some(rule), ..RuleNode::new("user", Values::Any) };
+        let rules = RuleSet::new(&[Domain::new("d", vec![node])], KeyHasher::random());
+        let mut redis = settings(address(server.port()));
+        redis.main.timeout = Duration::from_secs(1);
+        let remote = RedisRemote::new(redis).expect("no files are needed");
+        let own = CoordinationSettings {
+            instance: format!("i{number}"),
+            budget: most_waits,
+            heartbeat: Period::from_millis(200),
+            on_store_failure: OnStoreFailure::Local,
+            ..CoordinationSettings::default()
+        };
+        let store = Coordinated::new(remote, Arc::new(SystemClock), own);
+        Arc::new(Self { store, rules, serials: AtomicU64::new(number << 32), stats: stats() })
+    }
+
+    async fn take(&self) -> PlacesTaken {
+        let serial = self.serials.fetch_add(1, Ordering::Relaxed);
+        let request = request();
+        let matched = Matched::new(&self.rules, &request);
+        let asked =
+            [PlaceAsked { check: &matched.checks[0], limit: limit(), takes: true, stats: &self.stats }];
+        self.store.take_shared_places(&asked, serial, SystemClock.now(), TakeOptions::default()).await
+    }
+
+    fn end(&self, name: PlaceName) {
+        let request = request();
+        let matched = Matched::new(&self.rules, &request);
+        self.store.end_shared_place(&matched.checks[0], limit(), &self.stats, name, false);
+    }
+}
+
+fn limit() -> InFlight {
+    InFlight { most: MOST, give_up_after: Period::from_secs(600) }
+}
+
+fn request() -> Request<'static> {
+    let entries = std::iter::once(Entry { key: "user", value: "one" }).collect();
+    let descriptor = Descriptor { entries, ..Descriptor::default() };
+    Request { domain: "d", descriptors: std::iter::once(descriptor).collect(), hits: 1 }
+}
+
+async fn fleet(server: &Server, most_waits: Period) -> Vec<Arc<Instance>> {
+    let fleet: Vec<_> = (0..2).map(|i| Instance::new(server, i, most_waits)).collect();
+    until("both know each other", async || {
+        fleet.iter().all(|instance| instance.store.instances() == 2 && !instance.store.is_store_unavailable())
+    })
+    .await;
+    fleet
+}
+
+fn places(server: &Server) -> usize {
+    server.send(&["ZCARD", "{d|user=one}i"])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn instances_never_exceed_a_limit_and_all_places_come_back() {
+    let server = Server::start();
+    // a busy machine delays replies
+    let fleet = fleet(&server, Period::from_secs(10)).await;
+    let (running, most, admitted) = (AtomicI64::new(0), AtomicI64::new(0), AtomicU64::new(0));
+    let counts = Arc::new((running, most, admitted));
+    let mut callers = JoinSet::new();
+    for caller in 0..40_usize {
+        let (fleet, counts) = (fleet.clone(), Arc::clone(&counts));
+        callers.spawn(async move {
+            let (running, most, admitted) = &*counts;
+            for i in 0..50 {
+                let taken = fleet[(caller + i) % 2].take().await;
+                assert!(!taken.decisions[0].by_fallback);
+                if taken.decisions[0].over {
+                    continue;
+                }
+                admitted.fetch_add(1, Ordering::Relaxed);
+                most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::Relaxed);
+                yield_now().await;
+                running.fetch_sub(1, Ordering::SeqCst);
+                fleet[i % 2].end(taken.name);
+            }
+        });
+    }
+    callers.join_all().await;
+    let (_, most, admitted) = &*counts;
+    let (most, admitted) = (most.load(Ordering::Relaxed), admitted.load(Ordering::Relaxed));
+    assert!(most <= MOST.into() && admitted >= 50, "{most} at once, {admitted} in all");
+    until("all places are free", async || places(&server) == 0).await;
+    // a caller that leaves keeps none
+    for _ in 0..50 {
+        // the reply may be there at once
+        if let Some(taken) = fleet[0].take().now_or_never()
+            && !taken.decisions[0].over
+        {
+            fleet[0].end(taken.name);
+        }
+    }
+    fleet[0].store.close().await;
+    until("all places are free", async || places(&server) == 0).await;
+}
+
+#[tokio::test]
+async fn an_outage_exceeds_no_limit_and_what_it_admits_is_added_after_it() {
+    let server = Server::start();
+    let fleet = fleet(&server, Period::from_millis(500)).await;
+    let mut names = Vec::new();
+    for instance in &fleet {
+        let taken = instance.take().await;
+        assert!(!taken.decisions[0].over && !taken.decisions[0].by_fallback);
+        names.push(taken.name);
+    }
+    server.signal("STOP");
+    until("both have noticed", async || fleet.iter().all(|instance| instance.store.is_store_unavailable()))
+        .await;
+    for _ in 0..3 {
+        for instance in &fleet {
+            let taken = instance.take().await;
+            assert!(taken.decisions[0].by_fallback);
+            if !taken.decisions[0].over {
+                names.push(taken.name);
+            }
+        }
+    }
+    // the first has heard of one place, the second one of two
+    assert_eq!(names.len(), MOST as usize);
+    // one of each kind ends elsewhere
+    fleet[0].end(names.remove(3));
+    fleet[1].end(names.remove(0));
+    server.signal("CONT");
+    until("what runs without it is added", async || places(&server) == 2).await;
+    for name in names {
+        fleet[1].end(name);
+    }
+    until("all places are free", async || places(&server) == 0).await;
+}
+
+fn stats() -> Arc<PlaceStats> {
+    Arc::clone(Stats::default().rule(&["d".into(), "k".into()]).places())
+}
