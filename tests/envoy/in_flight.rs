@@ -189,6 +189,22 @@ fn never_more_than_the_limit_are_at_the_service() {
     service.stops.store(true, Ordering::Relaxed);
 }
 
+/// With the service inside of Envoy, as users try it first.
+#[test]
+fn the_example_needs_no_other_service() {
+    let stack = Stack::from_example_with(
+        "examples/envoy-in-flight/config",
+        "examples/envoy-in-flight/envoy.yaml",
+        &[],
+        |text| replace_once(&text, "fixed_delay: 5s", "fixed_delay: 0.01s"),
+    );
+    let response = stack.get_with("x-user", "acme");
+    assert_eq!((response.status, &*response.body), (200, "done\n"));
+    wait::until("the request has ended", || {
+        (metric(&stack, "weir_in_flight_ended_total") == 1).then_some(())
+    });
+}
+
 /// Asks, and leaves once the request is at the service. Returns false if it is rejected.
 fn leave(envoy: SocketAddr, request: &HttpRequest, number: usize, service: &SlowService) -> bool {
     let mut stream = TcpStream::connect(envoy).expect("Envoy listens");
