@@ -509,8 +509,13 @@ impl LocalCounter {
             asked.kind,
             TryKind::Take(OverLimitPolicy::Ignore) | TryKind::Lease(OverLimitPolicy::Ignore)
         );
-        let is_alone = asked.group.is_none() && asked.is_awaited();
-        if is_taken && is_alone && self.serves(&asked.target) && self.fits(asked.hits, now) {
+        let is_alone = asked.group.is_none_or(|group| !group.all_or_none);
+        if is_taken
+            && is_alone
+            && asked.is_awaited()
+            && self.serves(&asked.target)
+            && self.fits(asked.hits, now)
+        {
             verdict.decision = self.count(Direction::Take, OverLimitPolicy::Ignore, asked.hits, now);
         }
     }

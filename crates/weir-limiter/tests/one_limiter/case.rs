@@ -294,9 +294,15 @@ impl Case {
 
     /// Makes the case one that the documentation speaks about.
     pub(crate) fn tidy(&mut self) {
-        // rejections from the local cache do not count, so what is counted then is not that of other modes
+        // rejections from the local cache do not count, so what is counted then is not that of other modes, and need not
+        // wait for what another descriptor of the request counts
         if self.local_cache {
             self.remove(Feature::Reference);
+            for step in &mut self.steps {
+                if let Step::Request(_, asks) = step {
+                    drop_repeated(asks, |_, _| false);
+                }
+            }
         }
         if self.instances > 1 {
             // each decides by itself

@@ -478,3 +478,14 @@ fn a_counter_stays_while_the_store_counts_unused_hits_of_several_leases() {
         }
     }
 }
+
+/// The unused hits of the first lease, which the store still counts, are this instance's own.
+#[test]
+fn hits_given_back_beside_others_leave_those_of_an_unused_lease_to_a_lone_instance() {
+    let ask = |hits, gives_back| Ask { key: 0, value: 0, hits, gives_back, own: None };
+    let mut case = case(vec![tier(4, 1_024, bucket(56))], &[(0, 7, false), (2_000, 0, false)]);
+    case.steps.push(Step::Request(0, vec![ask(1, true), ask(51, false)]));
+    for mode in [Coordination::Lease, Coordination::Auto] {
+        assert_eq!(run(&case, Mode::Coordinated(mode)), Ok(()));
+    }
+}
