@@ -15,7 +15,7 @@ use weir_store::{
 
 /// A counter, as commands name it.
 #[derive(Debug)]
-pub(super) struct Counter {
+pub(super) struct PlaceCounter {
     pub(super) key: CounterKey,
     pub(super) path: Arc<str>,
     /// Whose node keeps the places.
@@ -28,7 +28,7 @@ pub(super) struct Counter {
 #[derive(Debug)]
 pub(super) struct LocalPlaces {
     /// With the limit of the last operation.
-    pub(super) counter: Arc<Counter>,
+    pub(super) counter: Arc<PlaceCounter>,
     /// The last reply: its places, and its time.
     known: u32,
     heard: Timestamp,
@@ -51,9 +51,9 @@ pub(super) struct PlaceOutcome {
     pub(super) before: u32,
 }
 
-// === impl Counter ===
+// === impl PlaceCounter ===
 
-impl Counter {
+impl PlaceCounter {
     pub(super) fn command(&self, op: PlaceOp) -> PlaceCommand {
         PlaceCommand { path: Arc::clone(&self.path), give_up_after: self.limit.give_up_after, op }
     }
@@ -71,7 +71,7 @@ impl Counter {
 // === impl LocalPlaces ===
 
 impl LocalPlaces {
-    pub(super) fn new(counter: Arc<Counter>) -> Self {
+    pub(super) fn new(counter: Arc<PlaceCounter>) -> Self {
         Self {
             counter,
             known: 0,
@@ -85,11 +85,11 @@ impl LocalPlaces {
     }
 
     /// Returns the counter, with this limit and these stats from now on.
-    pub(super) fn follow(&mut self, limit: InFlight, stats: &Arc<PlaceStats>) -> Arc<Counter> {
+    pub(super) fn follow(&mut self, limit: InFlight, stats: &Arc<PlaceStats>) -> Arc<PlaceCounter> {
         if self.counter.limit != limit || !Arc::ptr_eq(&self.counter.stats, stats) {
-            let Counter { key, path, target, .. } = &*self.counter;
+            let PlaceCounter { key, path, target, .. } = &*self.counter;
             let (key, path, target) = (*key, Arc::clone(path), Arc::clone(target));
-            self.counter = Arc::new(Counter { key, path, target, limit, stats: Arc::clone(stats) });
+            self.counter = Arc::new(PlaceCounter { key, path, target, limit, stats: Arc::clone(stats) });
         }
         Arc::clone(&self.counter)
     }
@@ -202,7 +202,7 @@ mod tests {
     }
 
     fn places() -> LocalPlaces {
-        LocalPlaces::new(Counter::of(CounterKey::default(), LIMIT))
+        LocalPlaces::new(PlaceCounter::of(CounterKey::default(), LIMIT))
     }
 
     /// Asks until there is no place. Returns the admitted names.

@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 use tokio::{sync::oneshot::Sender, time::Instant};
 
-use super::counter::{Counter, PlaceOutcome};
+use super::counter::{PlaceCounter, PlaceOutcome};
 use crate::client::Delivery;
 use weir_limit::{CounterKey, Period, PlaceName, Timestamp};
 use weir_store::place_command::{PlaceCommand, PlaceOp};
@@ -23,14 +23,14 @@ const MAX_COMMANDS: usize = 64;
 /// How much more time the starts of one command may have than the first one, or less: little beside a budget.
 const NEAR: Period = Period::from_millis(4);
 
-pub(super) type Replied = Result<PlaceOutcome, Delivery>;
+pub(super) type StartReply = Result<PlaceOutcome, Delivery>;
 
 #[derive(Debug, Default)]
-pub(super) struct Line {
+pub(super) struct PlaceLine {
     starts: VecDeque<Start>,
     /// On their way.
     calls: usize,
-    ends: VecDeque<End>,
+    ends: VecDeque<PlaceEnd>,
     /// The counters with names to be added.
     untold: VecDeque<CounterKey>,
     /// Whether a task sends ends and names.
@@ -40,7 +40,7 @@ pub(super) struct Line {
 /// A request that waits for a place.
 #[derive(Debug)]
 pub(super) struct Start {
-    pub(super) counter: Arc<Counter>,
+    pub(super) counter: Arc<PlaceCounter>,
     /// None if nothing is taken.
     pub(super) name: Option<PlaceName>,
     /// How long it waits, here and by the store's clock.
@@ -48,13 +48,13 @@ pub(super) struct Start {
     pub(super) valid_until: Timestamp,
     /// Whether it was admitted meanwhile, without the store.
     pub(super) is_admitted: Arc<AtomicBool>,
-    pub(super) reply: Sender<Replied>,
+    pub(super) reply: Sender<StartReply>,
 }
 
 /// A request that has ended.
 #[derive(Clone, Debug)]
-pub(super) struct End {
-    pub(super) counter: Arc<Counter>,
+pub(super) struct PlaceEnd {
+    pub(super) counter: Arc<PlaceCounter>,
     pub(super) name: PlaceName,
     /// Whether its place may be unknown: it was sent before, or is undone.
     pub(super) is_doubtful: bool,
@@ -70,12 +70,12 @@ pub(super) struct StartBatch {
 /// The ends of one command.
 #[derive(Debug)]
 pub(super) struct EndBatch {
-    pub(super) ends: SmallVec<[End; 1]>,
+    pub(super) ends: SmallVec<[PlaceEnd; 1]>,
 }
 
-// === impl Line ===
+// === impl PlaceLine ===
 
-impl Line {
+impl PlaceLine {
     pub(super) fn add_start(&mut self, start: Start) {
         self.starts.push_back(start);
     }
@@ -114,7 +114,7 @@ impl Line {
     }
 
     /// Returns the ends that were dropped: the oldest, if more than `most` wait.
-    pub(super) fn add_ends(&mut self, ends: impl IntoIterator<Item = End>, most: usize) -> usize {
+    pub(super) fn add_ends(&mut self, ends: impl IntoIterator<Item = PlaceEnd>, most: usize) -> usize {
         self.ends.extend(ends);
         let dropped = self.ends.len().saturating_sub(most);
         self.ends.drain(..dropped);
@@ -177,7 +177,7 @@ impl StartBatch {
             && is_near(first.valid_until, start.valid_until)
     }
 
-    pub(super) fn counter(&self) -> &Arc<Counter> {
+    pub(super) fn counter(&self) -> &Arc<PlaceCounter> {
         &self.first().counter
     }
 
@@ -191,7 +191,7 @@ impl StartBatch {
 // === impl EndBatch ===
 
 impl EndBatch {
-    pub(super) fn counter(&self) -> &Arc<Counter> {
+    pub(super) fn counter(&self) -> &Arc<PlaceCounter> {
         &self.ends[0].counter
     }
 

@@ -31,9 +31,9 @@ use tokio::{
 };
 
 use self::{
-    counter::{Counter, LocalPlaces, PlaceOutcome},
-    line::{End, EndBatch, Line, Replied, Start, StartBatch},
-    table::PlaceTable,
+    counter::{LocalPlaces, PlaceCounter, PlaceOutcome},
+    line::{EndBatch, PlaceEnd, PlaceLine, Start, StartBatch, StartReply},
+    table::LocalPlaceTable,
 };
 use super::{
     Coordinated,
@@ -68,8 +68,8 @@ const FINAL: Duration = Duration::from_secs(2);
 const FINAL_RETRY: Duration = Duration::from_millis(5);
 
 pub(super) struct SharedPlaces<R> {
-    table: PlaceTable,
-    lines: Mutex<BTreeMap<StoreNode, Line>>,
+    table: LocalPlaceTable,
+    lines: Mutex<BTreeMap<StoreNode, PlaceLine>>,
     client: Arc<StoreClient<R>>,
     /// Runs the calls. The threads that make decisions may end sooner.
     runtime: Handle,
@@ -109,9 +109,9 @@ pub struct PlaceTaken {
 }
 
 /// What a request has of one place until it is answered. If dropped, it is given back.
-struct Held<'a, R: Remote> {
+struct HeldPlace<'a, R: Remote> {
     places: &'a Arc<SharedPlaces<R>>,
-    counter: Arc<Counter>,
+    counter: Arc<PlaceCounter>,
     /// None if nothing is taken.
     name: Option<PlaceName>,
     state: HeldState,
@@ -119,7 +119,7 @@ struct Held<'a, R: Remote> {
 
 enum HeldState {
     Nothing,
-    Waits(oneshot::Receiver<Replied>),
+    Waits(oneshot::Receiver<StartReply>),
     Taken,
     ByFallback,
 }
@@ -130,7 +130,7 @@ impl<R: Remote> SharedPlaces<R> {
     /// Must be called within a tokio runtime.
     pub(super) fn new(client: Arc<StoreClient<R>>) -> Arc<Self> {
         let max = client.settings.max_counters;
-        let table = PlaceTable::new(max, max.saturating_mul(PER_COUNTER));
+        let table = LocalPlaceTable::new(max, max.saturating_mul(PER_COUNTER));
         Arc::new(Self { table, lines: Mutex::default(), client, runtime: Handle::current() })
     }
 
@@ -144,14 +144,14 @@ impl<R: Remote> SharedPlaces<R> {
     /// To be called after the last request. Sends what the store does not know, for a while.
     pub(super) async fn close(&self) {
         let all = async {
-            while !self.lines.lock().values().all(Line::is_done) {
+            while !self.lines.lock().values().all(PlaceLine::is_done) {
                 sleep(FINAL_RETRY).await;
             }
         };
         let _ = timeout(FINAL, all).await;
     }
 
-    fn counter(&self, check: &LimitCheck<'_>, limit: InFlight, stats: &Arc<PlaceStats>) -> Arc<Counter> {
+    fn counter(&self, check: &LimitCheck<'_>, limit: InFlight, stats: &Arc<PlaceStats>) -> Arc<PlaceCounter> {
         let new = || {
             let path = shortened(path_of(check), sha256);
             let target = Target {
@@ -162,18 +162,18 @@ impl<R: Remote> SharedPlaces<R> {
             };
             let (path, target) = (path.into(), Arc::new(target));
             let stats = Arc::clone(stats);
-            LocalPlaces::new(Arc::new(Counter { key: check.key, path, target, limit, stats }))
+            LocalPlaces::new(Arc::new(PlaceCounter { key: check.key, path, target, limit, stats }))
         };
         self.table.with(check.key, new, self.client.time().now, |places| places.follow(limit, stats))
     }
 
     /// `act` gets the counter, which is new if it was evicted meanwhile.
-    fn with<T>(&self, counter: &Arc<Counter>, act: impl FnOnce(&mut LocalPlaces) -> T) -> T {
+    fn with<T>(&self, counter: &Arc<PlaceCounter>, act: impl FnOnce(&mut LocalPlaces) -> T) -> T {
         let new = || LocalPlaces::new(Arc::clone(counter));
         self.table.with(counter.key, new, self.client.time().now, act)
     }
 
-    fn node(&self, counter: &Counter) -> StoreNode {
+    fn node(&self, counter: &PlaceCounter) -> StoreNode {
         self.client.remote.node(&counter.target, self.client.time().now)
     }
 
@@ -191,7 +191,7 @@ impl<R: Remote> SharedPlaces<R> {
     /// Waits for the store, or decides without it.
     async fn take(
         self: &Arc<Self>,
-        held: &mut Held<'_, R>,
+        held: &mut HeldPlace<'_, R>,
         asked: &PlaceAsked<'_>,
         context: DecisionContext<'_>,
     ) -> PlaceTaken {
@@ -250,7 +250,7 @@ impl<R: Remote> SharedPlaces<R> {
 
     fn decided(
         &self,
-        held: &mut Held<'_, R>,
+        held: &mut HeldPlace<'_, R>,
         PlaceOutcome { has_place, before }: PlaceOutcome,
     ) -> PlaceTaken {
         held.state = if has_place { HeldState::Taken } else { HeldState::Nothing };
@@ -272,7 +272,7 @@ impl<R: Remote> SharedPlaces<R> {
         let now = self.client.time().now;
         let untold =
             batches.iter().filter_map(|batch| self.untold(batch.counter().key, PlaceCommand::MAX_ENDED, now));
-        let told: Vec<(Arc<Counter>, Vec<PlaceName>)> = untold.collect();
+        let told: Vec<(Arc<PlaceCounter>, Vec<PlaceName>)> = untold.collect();
         let adds = told.iter().map(|(counter, names)| counter.command(PlaceOp::Add(names.clone())));
         let commands = adds.chain(batches.iter().map(StartBatch::command)).collect();
         let about = Arc::clone(&batches[0].counter().target);
@@ -361,15 +361,15 @@ impl<R: Remote> SharedPlaces<R> {
     // ends
 
     /// Ends what the store may have taken for requests that were not admitted.
-    fn undo(self: &Arc<Self>, counter: &Arc<Counter>, names: Vec<PlaceName>) {
+    fn undo(self: &Arc<Self>, counter: &Arc<PlaceCounter>, names: Vec<PlaceName>) {
         if !names.is_empty() {
-            let end = |name| End { counter: Arc::clone(counter), name, is_doubtful: true };
+            let end = |name| PlaceEnd { counter: Arc::clone(counter), name, is_doubtful: true };
             self.add_ends(self.node(counter), names.into_iter().map(end));
         }
     }
 
     /// A request has ended, or was not admitted after all if it `is_undone`.
-    fn end(self: &Arc<Self>, counter: Arc<Counter>, name: PlaceName, is_undone: bool) {
+    fn end(self: &Arc<Self>, counter: Arc<PlaceCounter>, name: PlaceName, is_undone: bool) {
         let (now, is_first) = (self.client.time().now, self.table.remember(counter.key, name));
         self.with(&counter, |places| places.end(name, is_first, now));
         if name.start().after(counter.limit.give_up_after) <= now {
@@ -378,10 +378,10 @@ impl<R: Remote> SharedPlaces<R> {
             return;
         }
         let node = self.node(&counter);
-        self.add_ends(node, [End { counter, name, is_doubtful: is_undone || !is_first }]);
+        self.add_ends(node, [PlaceEnd { counter, name, is_doubtful: is_undone || !is_first }]);
     }
 
-    fn add_ends(self: &Arc<Self>, node: StoreNode, ends: impl IntoIterator<Item = End>) {
+    fn add_ends(self: &Arc<Self>, node: StoreNode, ends: impl IntoIterator<Item = PlaceEnd>) {
         let most = self.client.settings.max_counters.saturating_mul(PER_COUNTER);
         let dropped = self.lines.lock().entry(node).or_default().add_ends(ends, most);
         self.client.metrics.places.ends_dropped.add(dropped as u64);
@@ -389,7 +389,7 @@ impl<R: Remote> SharedPlaces<R> {
     }
 
     /// Has the names of `counter` added at the store.
-    fn tell(self: &Arc<Self>, counter: &Counter) {
+    fn tell(self: &Arc<Self>, counter: &PlaceCounter) {
         let node = self.node(counter);
         self.lines.lock().entry(node).or_default().add_untold([counter.key]);
         self.send_ends(node);
@@ -405,7 +405,7 @@ impl<R: Remote> SharedPlaces<R> {
     async fn send_some(self: &Arc<Self>, node: StoreNode) -> Option<bool> {
         let (ends, untold) = self.lines.lock().entry(node).or_default().next()?;
         let now = self.client.time().now;
-        let mut told: Vec<(Arc<Counter>, Vec<PlaceName>)> = Vec::new();
+        let mut told: Vec<(Arc<PlaceCounter>, Vec<PlaceName>)> = Vec::new();
         let (mut left, mut later) = (PlaceCommand::MAX_ENDED, Vec::new());
         for key in untold {
             if left == 0 {
@@ -440,7 +440,12 @@ impl<R: Remote> SharedPlaces<R> {
     }
 
     /// Returns names to be added; none if there are none, so that the counter waits no longer.
-    fn untold(&self, key: CounterKey, most: usize, now: Timestamp) -> Option<(Arc<Counter>, Vec<PlaceName>)> {
+    fn untold(
+        &self,
+        key: CounterKey,
+        most: usize,
+        now: Timestamp,
+    ) -> Option<(Arc<PlaceCounter>, Vec<PlaceName>)> {
         let untold = self.table.with_existing(key, |places| {
             let names = places.untold(most, now);
             places.is_queued &= !names.is_empty();
@@ -452,7 +457,7 @@ impl<R: Remote> SharedPlaces<R> {
     /// Returns whether there are more to be added.
     fn told(
         &self,
-        (counter, names): (Arc<Counter>, Vec<PlaceName>),
+        (counter, names): (Arc<PlaceCounter>, Vec<PlaceName>),
         reply: &Result<PlaceReply, RemoteError>,
     ) -> bool {
         if let Ok(reply) = reply {
@@ -474,7 +479,7 @@ impl<R: Remote> SharedPlaces<R> {
         &self,
         EndBatch { ends }: EndBatch,
         reply: Result<PlaceReply, RemoteError>,
-        again: &mut Vec<End>,
+        again: &mut Vec<PlaceEnd>,
     ) {
         match reply {
             Ok(reply) => {
@@ -495,11 +500,11 @@ impl<R: Remote> SharedPlaces<R> {
             }
             Err(error) => {
                 let (now, is_unknown) = (self.client.time().now, !error.is_definitely_not_applied());
-                let is_kept = |end: &End| end.name.start().after(end.counter.limit.give_up_after) > now;
+                let is_kept = |end: &PlaceEnd| end.name.start().after(end.counter.limit.give_up_after) > now;
                 again.extend(
                     ends.into_iter()
                         .filter(is_kept)
-                        .map(|end| End { is_doubtful: end.is_doubtful || is_unknown, ..end }),
+                        .map(|end| PlaceEnd { is_doubtful: end.is_doubtful || is_unknown, ..end }),
                 );
             }
         }
@@ -542,11 +547,11 @@ async fn send_all<R: Remote>(places: Weak<SharedPlaces<R>>, node: StoreNode) {
     }
 }
 
-// === impl Held ===
+// === impl HeldPlace ===
 
-impl<R: Remote> Held<'_, R> {
+impl<R: Remote> HeldPlace<'_, R> {
     /// The error is that of a start that the store will not take any more.
-    async fn replied(&mut self, until: Instant) -> Replied {
+    async fn replied(&mut self, until: Instant) -> StartReply {
         let HeldState::Waits(receiver) = &mut self.state else { return Err(Delivery::NotApplied) };
         match timeout_at(until, receiver).await {
             Ok(Ok(Err(Delivery::NotApplied)) | Err(_)) => Err(Delivery::NotApplied),
@@ -572,7 +577,7 @@ impl<R: Remote> Held<'_, R> {
     }
 }
 
-impl<R: Remote> Drop for Held<'_, R> {
+impl<R: Remote> Drop for HeldPlace<'_, R> {
     fn drop(&mut self) {
         let Some(name) = self.name else { return };
         let is_taken = match &mut self.state {
@@ -627,9 +632,9 @@ impl<R: Remote> Coordinated<R> {
         let held = asked.iter().enumerate().filter(|(i, _)| first(*i).is_none()).map(|(_, asked)| {
             let counter = self.places.counter(asked.check, asked.limit, asked.stats);
             let name = asked.takes.then_some(name);
-            (asked, Held { places: &self.places, counter, name, state: HeldState::Nothing })
+            (asked, HeldPlace { places: &self.places, counter, name, state: HeldState::Nothing })
         });
-        let mut held: SmallVec<[(&PlaceAsked<'_>, Held<'_, R>); 2]> = held.collect();
+        let mut held: SmallVec<[(&PlaceAsked<'_>, HeldPlace<'_, R>); 2]> = held.collect();
         let taking = held.iter_mut().map(|(asked, held)| self.places.take(held, asked, context));
         let mut taken = join_all(taking).await.into_iter();
         let mut decisions: SmallVec<[PlaceTaken; 2]> = SmallVec::new();

@@ -18,10 +18,10 @@ const SHARDS: usize = 64;
 /// The ends that an instance remembers, so that repeated ones count nothing.
 const REMEMBERED: usize = 1_024;
 
-pub(super) type Shard = HashMap<CounterKey, LocalPlaces, foldhash::fast::RandomState>;
+pub(super) type LocalPlaceShard = HashMap<CounterKey, LocalPlaces, foldhash::fast::RandomState>;
 
-pub(super) struct PlaceTable {
-    shards: Box<[Mutex<Shard>]>,
+pub(super) struct LocalPlaceTable {
+    shards: Box<[Mutex<LocalPlaceShard>]>,
     max: usize,
     /// The names in all counters that are to be added at the store.
     untold: AtomicUsize,
@@ -37,9 +37,9 @@ struct RecentEnds {
     order: VecDeque<(CounterKey, PlaceName)>,
 }
 
-// === impl PlaceTable ===
+// === impl LocalPlaceTable ===
 
-impl PlaceTable {
+impl LocalPlaceTable {
     pub(super) fn new(max: usize, max_untold: usize) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -52,7 +52,7 @@ impl PlaceTable {
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "any of its bits are suitable")]
-    pub(super) fn lock(&self, key: CounterKey) -> MutexGuard<'_, Shard> {
+    pub(super) fn lock(&self, key: CounterKey) -> MutexGuard<'_, LocalPlaceShard> {
         brief_lock::lock(&self.shards[key.shard() as usize % SHARDS])
     }
 
@@ -98,7 +98,7 @@ impl PlaceTable {
     }
 
     /// One that has nothing to tell goes first.
-    fn make_room(&self, shard: &mut Shard, now: Timestamp) {
+    fn make_room(&self, shard: &mut LocalPlaceShard, now: Timestamp) {
         shard.retain(|_, places| !places.is_idle(now));
         while shard.len() >= self.max {
             let without = shard.iter().find(|(_, places)| places.untold_names() == 0);
@@ -139,13 +139,13 @@ impl PlaceTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::places::counter::Counter;
+    use crate::places::counter::PlaceCounter;
     use weir_limit::{Entry, InFlight, KeyHasher, OnStoreFailure, Period};
     use weir_store::place_command::PlaceReply;
 
     fn new() -> LocalPlaces {
         let limit = InFlight { most: 9, give_up_after: Period::from_secs(10) };
-        LocalPlaces::new(Counter::of(CounterKey::default(), limit))
+        LocalPlaces::new(PlaceCounter::of(CounterKey::default(), limit))
     }
 
     fn keys(hasher: &KeyHasher) -> impl Iterator<Item = CounterKey> {
@@ -154,13 +154,14 @@ mod tests {
         values.map(key).collect::<Vec<_>>().into_iter()
     }
 
-    fn len(table: &PlaceTable) -> usize {
+    fn len(table: &LocalPlaceTable) -> usize {
         table.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
     #[test]
     fn counters_and_names_are_bounded_and_idle_ones_are_removed() {
-        let (table, hasher, now) = (PlaceTable::new(640, 100), KeyHasher::random(), Timestamp::from_secs(9));
+        let (table, hasher, now) =
+            (LocalPlaceTable::new(640, 100), KeyHasher::random(), Timestamp::from_secs(9));
         for (i, key) in keys(&hasher).enumerate() {
             let name = PlaceName::new(now, i as u64, true);
             let has_room = table.has_room();
@@ -186,7 +187,7 @@ mod tests {
 
     #[test]
     fn the_last_ends_are_remembered() {
-        let (table, hasher) = (PlaceTable::new(64, 1), KeyHasher::random());
+        let (table, hasher) = (LocalPlaceTable::new(64, 1), KeyHasher::random());
         let key = keys(&hasher).next().expect("many");
         let name = |serial| PlaceName::new(Timestamp::from_secs(1), serial, false);
         assert!(table.remember(key, name(0)) && !table.remember(key, name(0).by_fallback()));

@@ -34,7 +34,7 @@ use redis::Value;
 use self::{
     command::{CommandOutcome, EncodedCommand, PreparedCommand},
     heartbeat::HeartbeatRequest,
-    places::PlaceRequest,
+    places::PlacesRequest,
     pools::ShareRequest,
     request::{NodeRequest, RoutedRequest},
     servers::{NodeReplies, RedisServers},
@@ -226,7 +226,7 @@ impl Remote for RedisRemote {
         let takes = commands.iter().any(|command| matches!(command.op, PlaceOp::Take { .. }));
         let priority = if takes { CallPriority::Decision } else { CallPriority::Background };
         let requests = commands.iter().enumerate().map(|(i, command)| {
-            let request = PlaceRequest::new(command, self.now(), &self.keys.prefix, self.jitter());
+            let request = PlacesRequest::new(command, self.now(), &self.keys.prefix, self.jitter());
             RoutedRequest::new(i, request)
         });
         let (now, replies) = self.dated(self.main.run(requests.collect(), priority).await)?;

@@ -18,16 +18,16 @@ use weir_store::{
 const TAKE: &str = "take";
 const END: &str = "end";
 
-pub(super) struct PlaceRequest {
+pub(super) struct PlacesRequest {
     encoded: EncodedCommand,
     verb: &'static str,
 }
 
-struct Arguments(SmallVec<[Vec<u8>; 1]>);
+struct PlaceArguments(SmallVec<[Vec<u8>; 1]>);
 
-// === impl Arguments ===
+// === impl PlaceArguments ===
 
-impl Arguments {
+impl PlaceArguments {
     fn number(&mut self, number: u64) {
         self.0.push(itoa::Buffer::new().format(number).into());
     }
@@ -42,9 +42,9 @@ impl Arguments {
     }
 }
 
-// === impl PlaceRequest ===
+// === impl PlacesRequest ===
 
-impl PlaceRequest {
+impl PlacesRequest {
     /// `now` is none in production, where Redis' clock is used; keys outlive their use by `jitter`.
     pub(super) fn new(command: &PlaceCommand, now: Option<Timestamp>, prefix: &str, jitter: Period) -> Self {
         let PlaceCommand { path, give_up_after, op } = command;
@@ -54,7 +54,7 @@ impl PlaceRequest {
             PlaceOp::Add(_) => "add",
         };
         let now = now.map(|now| script::micros(now).to_string()).unwrap_or_default();
-        let mut arguments = Arguments([verb.into(), now.into()].into_iter().collect());
+        let mut arguments = PlaceArguments([verb.into(), now.into()].into_iter().collect());
         arguments.millis(*give_up_after);
         arguments.millis(*give_up_after + jitter);
         arguments.millis(PlaceCommand::MARKED + jitter);
@@ -83,7 +83,7 @@ impl PlaceRequest {
     }
 }
 
-impl NodeRequest for PlaceRequest {
+impl NodeRequest for PlacesRequest {
     type Reply = PlaceReply;
 
     fn encoded(&self) -> &EncodedCommand {

@@ -36,7 +36,7 @@ pub(super) struct PlaceTable {
 #[derive(Debug, Default)]
 struct PlaceShard {
     /// Those that have places. A tree: a hash table would move all of them under the lock when it grows.
-    counters: BTreeMap<CounterKey, PlaceSet>,
+    counters: BTreeMap<CounterKey, CounterPlaces>,
     /// When the oldest place of each is given up.
     due: BTreeSet<(Timestamp, CounterKey)>,
     /// The places of all of them.
@@ -44,7 +44,7 @@ struct PlaceShard {
 }
 
 #[derive(Debug)]
-struct PlaceSet {
+struct CounterPlaces {
     names: BTreeSet<PlaceName>,
     /// As in [`PlaceShard::due`].
     due: Timestamp,
@@ -193,7 +193,7 @@ impl PlaceShard {
     }
 
     fn insert(&mut self, key: CounterKey, name: PlaceName, give_up_after: Period, stats: &Arc<PlaceStats>) {
-        let set = self.counters.entry(key).or_insert_with(|| PlaceSet {
+        let set = self.counters.entry(key).or_insert_with(|| CounterPlaces {
             names: BTreeSet::new(),
             due: Timestamp::default(),
             give_up_after,
