@@ -4,6 +4,7 @@ use std::{io, io::Write, path::PathBuf, time::Duration};
 
 use clap::Args;
 use prost_reflect::{DescriptorPool, DynamicMessage};
+use prost_types::value::Kind;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::transport::Channel;
 use weir_limit::Unit;
@@ -107,7 +108,7 @@ pub async fn call(call: &Call, out: &mut impl Write) -> CommandResult<CallOutcom
     // an unlimited rule is a limit, too: somebody wrote it
     let has_limit =
         |status: &DescriptorStatus| status.current_limit.is_some() || status.limit_remaining == u32::MAX;
-    let is_limited = reply.statuses.iter().any(has_limit);
+    let is_limited = reply.statuses.iter().any(has_limit) || in_flight(&reply, "in_flight_left").is_some();
     if call.json {
         let json = json(&reply).map_err(failed("cannot convert the reply to JSON"))?;
         write_json(out, &json).map_err(failed(UNPRINTED))?;
@@ -122,6 +123,11 @@ pub async fn call(call: &Call, out: &mut impl Write) -> CommandResult<CallOutcom
         _ if call.require_limit && !is_limited => CallOutcome::NoLimit,
         _ => CallOutcome::Admitted,
     })
+}
+
+/// What `reply` says of requests in flight.
+fn in_flight<'a>(reply: &'a RateLimitResponse, key: &str) -> Option<&'a Kind> {
+    reply.dynamic_metadata.as_ref()?.fields.get(key)?.kind.as_ref()
 }
 
 async fn send(channel: Channel, request: RateLimitRequest) -> CommandResult<RateLimitResponse> {
@@ -260,6 +266,12 @@ fn print(request: &RateLimitRequest, reply: &RateLimitResponse, out: &mut impl W
             write!(out, ", reset in {}", seconds(reset))?;
         }
         writeln!(out)?;
+    }
+    if let Some(Kind::NumberValue(left)) = in_flight(reply, "in_flight_left") {
+        writeln!(out, "  in flight: {left} more may begin")?;
+    }
+    if let Some(Kind::StringValue(name)) = in_flight(reply, "in_flight") {
+        writeln!(out, "  it holds its places until it ends: weir call … in_flight={}", escaped(name))?;
     }
     for header in &reply.response_headers_to_add {
         write_line!(out, "  header {}: {}", header.key, header.value)?;

@@ -25,8 +25,8 @@ pub struct RequestName {
 // === impl RequestName ===
 
 impl RequestName {
-    /// The most bytes of the descriptors in a name, which become 2,048 digits. Longer ones are left out.
-    pub const MAX_DESCRIPTORS: usize = 1_536;
+    /// The most bytes of the descriptors in a name, which become 16 KiB of digits. Longer ones are left out.
+    pub const MAX_DESCRIPTORS: usize = 12_288;
 
     /// The most descriptors in a name.
     pub const MAX_HELD: usize = 64;

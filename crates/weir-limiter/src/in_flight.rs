@@ -14,9 +14,9 @@ use smallvec::SmallVec;
 
 use super::{LimitError, Limiter, LoadedRules, Rejection};
 use weir_limit::{
-    Code, Decision, Descriptor, DescriptorMatch, Direction, Hits, LimitCheck, Matched, OverLimitPolicy,
-    Period, PlaceAsk, PlaceCheck, PlaceDecision, PlaceDecisions, PlaceName, Request, RequestName, RuleRef,
-    Scope, Tally, Timestamp, Verdict,
+    Code, Coordination, Decision, Descriptor, DescriptorMatch, Direction, Hits, LimitCheck, Matched,
+    OverLimitPolicy, Period, PlaceAsk, PlaceCheck, PlaceDecision, PlaceDecisions, PlaceName, Request,
+    RequestName, RuleRef, Scope, Tally, Timestamp, Verdict,
 };
 use weir_observe::{PlaceStats, RuleCounts};
 use weir_store::{Decisions, EndedPlace, PlaceRequest, Store, StoreError, TakeOptions};
@@ -139,12 +139,15 @@ impl<S: Store> Limiter<S> {
         let places =
             asked.descriptors.iter().map(|descriptor| loaded.rules.place(domain, &descriptor.entries));
         let places: Vec<Option<PlaceCheck<'_>>> = places.collect();
-        let is_alone = self.store.shared_counts().store.is_none();
+        let shared = self.store.shared_counts();
+        let is_alone = |check: &PlaceCheck<'_>| {
+            shared.store.is_none() || shared.requested(&check.rule.rule) == Coordination::Local
+        };
         let mut ended = Vec::new();
         for (name, check) in names.into_iter().zip(&places) {
             let Some(check) = check else { continue };
             let stats = loaded.places(check);
-            if is_alone && !self.serials.made(name) {
+            if is_alone(check) && !self.serials.made(name) {
                 stats.end_elsewhere();
             } else {
                 ended.push(EndedPlace { check, stats, name, is_undone });
@@ -209,7 +212,7 @@ impl<S: Store> Limiter<S> {
         }
         let mut requests: SmallVec<[PlaceRequest<'_>; 2]> = SmallVec::new();
         for (_, check) in &asked {
-            let (stats, rejects) = (loaded.places(check), check.rejects(modes.quota));
+            let (stats, rejects) = (loaded.places(check), check.rejects(modes.quota) && !modes.shadow);
             requests.push(PlaceRequest { check, stats, rejects });
         }
         let taken = match self.store.take_places(&requests, self.serials.next(), now, options).await {

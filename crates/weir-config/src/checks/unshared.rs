@@ -112,7 +112,8 @@ fn warnings(store: SharedStore, unshared: &[&Rule]) -> Vec<Finding> {
 
 /// For a rule that is split by default: one that says so itself has these warnings already.
 fn warnings_of_parts(rule: &Rule) -> Vec<Finding> {
-    let of_size = split::of_any_number(&rule.limit).filter(|_| rule.coordination.mode.is_none());
+    let of_size = split::of_any_number(&rule.limit)
+        .filter(|_| rule.coordination.mode.is_none() && rule.in_flight.is_none());
     of_size.map(|message| Finding { at: rule.origin.clone(), message }).collect()
 }
 

@@ -627,11 +627,14 @@ impl<R: Remote> Coordinated<R> {
     ) -> PlacesTaken {
         let context = self.context(now, options);
         let name = PlaceName::new(self.client.time_at(now).now, serial, false);
+        let places = asked;
         // descriptors of one counter have one place
         let first = |i: usize| asked[..i].iter().position(|other| other.check.key == asked[i].check.key);
         let held = asked.iter().enumerate().filter(|(i, _)| first(*i).is_none()).map(|(_, asked)| {
             let counter = self.places.counter(asked.check, asked.limit, asked.stats);
-            let name = asked.takes.then_some(name);
+            // a check beside a start, too
+            let takes = |other: &PlaceAsked<'_>| other.takes && other.check.key == asked.check.key;
+            let name = places.iter().any(takes).then_some(name);
             (asked, HeldPlace { places: &self.places, counter, name, state: HeldState::Nothing })
         });
         let mut held: SmallVec<[(&PlaceAsked<'_>, HeldPlace<'_, R>); 2]> = held.collect();

@@ -489,3 +489,14 @@ fn hits_given_back_beside_others_leave_those_of_an_unused_lease_to_a_lone_instan
         assert_eq!(run(&case, Mode::Coordinated(mode)), Ok(()));
     }
 }
+
+/// As above: the cost fits.
+#[test]
+fn a_cost_beside_an_unused_lease_of_a_lone_instance_is_within_the_limit() {
+    let mut case =
+        case(vec![tier(1, 1_024, bucket(704))], &[(0, 1, false), (512, 616, false), (0, 616, false)]);
+    case.limits.iter_mut().for_each(|limit| limit.meters = true);
+    for mode in [Coordination::Lease, Coordination::Auto] {
+        assert_eq!(run(&case, Mode::Coordinated(mode)), Ok(()));
+    }
+}
