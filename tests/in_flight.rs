@@ -322,6 +322,14 @@ async fn in_shadow_and_quota_mode_only_what_fits_has_a_place() {
     assert_eq!((metric(&weir, "", "quota_a").await, metric(&weir, "", "quota_b").await), (1, 0));
     end(&mut weir, &first).await;
     assert_eq!(metric(&weir, "", "quota_a").await, 0);
+
+    // of the whole service: each place that fits is taken
+    let mut weir = Weir::start_with(RULES, &[("SHADOW_MODE", "true")]).await;
+    let none = || descriptor([("none", "x")]);
+    for places in [1, 2, 2] {
+        weir.decide(request("shop", [none(), user("a")])).await;
+        assert_eq!(metric(&weir, "", "user").await, places);
+    }
 }
 
 #[tokio::test]
@@ -420,7 +428,11 @@ async fn made_up_names_take_no_memory() {
 #[tokio::test]
 async fn a_value_that_is_too_long_for_a_name_ends_by_its_rule() {
     let mut weir = Weir::start(RULES).await;
-    let long = "x".repeat(4_096);
+    // a token of four kilobytes is a part of the name
+    let name = begin(&mut weir, [user(&"x".repeat(4_096))]).await.expect("a place");
+    end(&mut weir, &name).await;
+    assert_eq!(metric(&weir, "", "user").await, 0);
+    let long = "x".repeat(13_000);
     let name = begin(&mut weir, [user(&long), user("short")]).await.expect("two places");
     assert!(name.len() < 60, "{name}");
     end(&mut weir, &name).await;
@@ -705,4 +717,9 @@ async fn instances_share_places_through_redis() {
     }
     until("the end is counted", async || metric(&other, "_ended_total", "user").await == 1).await;
     assert!(begin(&mut one, [user("acme")]).await.is_some());
+    // a check before a start
+    for fits in [true, true, false] {
+        let name = begin(&mut other, [hits(0, user("twice")), user("twice")]).await;
+        assert_eq!(name.is_some(), fits);
+    }
 }
