@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn descriptors_beyond_the_bound_are_left_out() {
-        let (long, fits) = ("x".repeat(1_500), "y".repeat(100));
+        let (long, fits) = ("x".repeat(RequestName::MAX_DESCRIPTORS - 50), "y".repeat(100));
         let entries = |value| [Entry { key: "user", value }];
         let all = [entries("a"), entries(&long), entries("b"), entries(&fits)];
         let written = RequestName::write(place(1), all.iter().map(|entries| &entries[..]));
@@ -189,7 +189,7 @@ mod tests {
         let read = RequestName::read(&written).expect("a name");
         let values: Vec<String> = names(&read).into_iter().map(|entries| entries[0].1.clone()).collect();
         assert_eq!(values, ["a", &long, "b"]);
-        let too_long = "x".repeat(2_000);
+        let too_long = "x".repeat(RequestName::MAX_DESCRIPTORS);
         let written = RequestName::write(place(1), [&entries(&too_long)[..]]);
         assert_eq!(written.len(), NAME_DIGITS + 1);
         assert_eq!(RequestName::read_place(&written), Some(place(1)));
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn other_text_is_no_name() {
         let name = RequestName::write(place(7), [&[Entry { key: "user", value: "acme" }][..]]);
-        let long = name.clone() + &"A".repeat(4_096);
+        let long = name.clone() + &"A".repeat(RequestName::MAX_LEN);
         let others = [
             "",
             ".",
