@@ -5,6 +5,7 @@ use super::{
     error::ConfigReport,
     fields::{Field, Fields},
     keys::KeyLevel,
+    rate_limit::reject_beside,
     scalar::brief,
     yaml::YamlPosition,
 };
@@ -39,7 +40,7 @@ pub(super) fn read(fields: &Fields<'_>, report: &mut ConfigReport) -> Option<Rea
         return None;
     }
     if let Some(field) = fields.get("share") {
-        report.error(field.key_at, format!("'in_flight' cannot be combined with {POOL}; remove one of both"));
+        reject_beside("in_flight", field.key_at, &[(true, POOL)], report);
         return None;
     }
     let give_up_after = age(fields, report)?;
@@ -86,9 +87,7 @@ pub(super) fn check_beside(
         (limit.is_smooth(), "'smooth'"),
         (is_strict, "'strict: true'"),
     ];
-    for (_, what) in wrong.iter().filter(|(is_wrong, _)| *is_wrong) {
-        report.error(read.key_at, format!("'in_flight' cannot be combined with {what}; remove one of both"));
-    }
+    reject_beside("in_flight", read.key_at, &wrong, report);
     if *limit == Limit::Unlimited
         && let Some(field) = fields.get("reserve")
     {

@@ -198,11 +198,16 @@ fn meters_beside(
         (limit.is_smooth() || fields.get("smooth").is_some(), "'smooth': a cost comes all at once"),
         (is_strict, "'strict: true': nobody waits for a cost to be accepted"),
     ];
-    for (_, what) in wrong.iter().filter(|(is_wrong, _)| *is_wrong) {
-        let at = fields.get("reserve").map_or(fields.at, |field| field.key_at);
-        report.error(at, format!("'reserve' cannot be combined with {what}; remove one of both"));
-    }
+    let at = fields.get("reserve").map_or(fields.at, |field| field.key_at);
+    reject_beside("reserve", at, &wrong, report);
     true
+}
+
+/// Reports what is `wrong` beside `key`.
+pub(super) fn reject_beside(key: &str, at: YamlPosition, wrong: &[(bool, &str)], report: &mut ConfigReport) {
+    for (_, what) in wrong.iter().filter(|(is_wrong, _)| *is_wrong) {
+        report.error(at, format!("'{key}' cannot be combined with {what}; remove one of both"));
+    }
 }
 
 /// The tier that is shared becomes the first one of the limit.

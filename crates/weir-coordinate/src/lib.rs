@@ -24,7 +24,7 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 
 pub use metrics::CoordinationMetrics;
-pub use places::{PlaceAsked, PlaceTaken, PlacesTaken};
+pub use places::PlaceAsked;
 
 use self::{
     client::{StoreClient, beat_until_left},

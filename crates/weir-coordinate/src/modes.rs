@@ -11,13 +11,12 @@ use super::{
     buckets::{self, STEPS, UNKNOWN_PACE},
     client::{Delivery, StoreTime},
     counter::{DecisionRequest, Group, LocalCounter, TryKind, TryOutcome, TryVerdict, reservation},
-    places::{PlaceAsked, PlaceTaken, PlacesTaken},
+    places::PlaceAsked,
     table::Waiting,
 };
 use weir_limit::{
     Basis, Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, OnStoreFailure, OverLimitPolicy,
-    Period, PlaceAsk, PlaceDecision, Reservation, ReservationRequest, Scope, SharedCounts, Timestamp,
-    capacity,
+    Period, PlaceAsk, Reservation, ReservationRequest, Scope, SharedCounts, Timestamp, capacity,
     line::Estimate,
     part::InstanceRank,
     request_bucket::{BucketName, BucketReply, BucketRequest},
@@ -201,15 +200,12 @@ impl<R: Remote> Store for Coordinated<R> {
         if shared.is_empty() {
             return Ok(self.own.memory.take_places_now(places, serial, now));
         }
-        let PlacesTaken { name, decisions } = self.take_shared_places(&shared, serial, now, options).await;
+        let TakenPlaces { name, decisions } = self.take_shared_places(&shared, serial, now, options).await;
         let own: SmallVec<[PlaceRequest<'_>; 2]> =
             (0..places.len()).filter(|i| !is_shared(i)).map(|i| places[i]).collect();
         // places here have the name of those in the store
         let mut of_own = self.own.memory.take_places_now(&own, serial, name.start()).decisions.into_iter();
-        let mut of_store = decisions.into_iter().map(|PlaceTaken { over, before, by_fallback }| {
-            let basis = if by_fallback { Basis::Fallback } else { Basis::Counters };
-            PlaceDecision { over, before, basis }
-        });
+        let mut of_store = decisions.into_iter();
         let decisions = (0..places.len())
             .filter_map(|i| if is_shared(&i) { of_store.next() } else { of_own.next() })
             .collect();

@@ -161,7 +161,6 @@ impl CompiledRule {
     }
 
     /// Returns the limit on requests in flight, if it has one.
-    #[must_use]
     pub fn in_flight(&self) -> Option<InFlight> {
         if self.has_extras { self.rule.in_flight } else { None }
     }

@@ -105,7 +105,6 @@ impl Coordination {
     }
 
     /// Returns whether requests in flight can be counted so: an end may arrive at another instance than its start.
-    #[must_use]
     pub const fn keeps_places(self) -> bool {
         matches!(self, Self::Auto | Self::Strict | Self::Local)
     }

@@ -194,7 +194,6 @@ impl RuleSet {
     }
 
     /// Finds the place that a descriptor of these `entries` has while its request runs; none without such a limit.
-    #[must_use]
     pub fn place<'a>(&'a self, domain: &'a str, entries: &'a [Entry<'a>]) -> Option<PlaceCheck<'a>> {
         let (index, keys) = self.find_below(self.root(domain)?, entries)?;
         let rule = &self.rules[index];

@@ -92,7 +92,6 @@ impl fmt::Display for InFlight {
 
 impl PlaceCheck<'_> {
     /// Returns the check of the same counter for a hit.
-    #[must_use]
     pub const fn as_limit_check(&self) -> LimitCheck<'_> {
         let (rule, direction) = (RuleRef::Compiled(self.rule), Direction::Take);
         let Self { domain, entries, key, .. } = *self;
@@ -100,7 +99,6 @@ impl PlaceCheck<'_> {
     }
 
     /// Returns whether a refusal rejects the request: neither in shadow mode nor for a quota, which others may admit.
-    #[must_use]
     pub fn rejects(&self, all_quotas: bool) -> bool {
         !(all_quotas || self.rule.shadow_mode || self.rule.quota_mode)
     }
@@ -110,7 +108,6 @@ impl PlaceCheck<'_> {
 
 impl PlaceDecision {
     /// Returns the places that are left of `most`, if the request has the one that it `takes`.
-    #[must_use]
     pub const fn left(&self, most: u32, takes: bool) -> u32 {
         most.saturating_sub(self.before).saturating_sub(if takes && !self.over { 1 } else { 0 })
     }
@@ -128,7 +125,6 @@ impl PlaceName {
     const WITHOUT_STORE: u8 = 1;
 
     /// Creates the name of a request that begins at `start`. `serial` has [`PlaceName::SERIAL_BITS`] bits.
-    #[must_use]
     pub fn new(start: Timestamp, serial: u64, is_without_store: bool) -> Self {
         let mut bytes = [0; Self::LEN];
         bytes[..6].copy_from_slice(&(start.as_nanos() / 1_000_000).to_be_bytes()[2..]);
@@ -138,19 +134,16 @@ impl PlaceName {
     }
 
     /// Returns the name with these bytes, if they are as many as a name has.
-    #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }
 
     /// Returns its bytes.
-    #[must_use]
     pub const fn bytes(&self) -> &[u8; Self::LEN] {
         &self.0
     }
 
     /// Returns when the request began, in whole milliseconds.
-    #[must_use]
     pub fn start(&self) -> Timestamp {
         let mut millis = [0; 8];
         millis[2..].copy_from_slice(&self.0[..6]);
@@ -158,27 +151,23 @@ impl PlaceName {
     }
 
     /// Returns whether the instance admitted it without the shared store.
-    #[must_use]
     pub const fn is_without_store(&self) -> bool {
         self.0[6] & Self::WITHOUT_STORE != 0
     }
 
     /// Returns the same name, of a request that an instance admitted without the shared store.
-    #[must_use]
     pub const fn by_fallback(mut self) -> Self {
         self.0[6] |= Self::WITHOUT_STORE;
         self
     }
 
     /// Returns the name of its place, which stays the same whatever becomes known of the request.
-    #[must_use]
     pub const fn without_flags(mut self) -> Self {
         self.0[6] = 0;
         self
     }
 
     /// Returns the bits of the instance and its number.
-    #[must_use]
     pub fn serial(&self) -> u64 {
         let mut serial = [0; 8];
         serial[3..].copy_from_slice(&self.0[7..]);

@@ -51,13 +51,11 @@ impl PlaceSet {
     }
 
     /// Returns the number of places.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
     /// Returns whether no place is taken.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

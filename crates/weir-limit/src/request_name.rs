@@ -56,14 +56,12 @@ impl RequestName {
     }
 
     /// Reads a name; none if it has another form. Text above [`RequestName::MAX_LEN`] is not read.
-    #[must_use]
     pub fn read(text: &str) -> Option<Self> {
         let (place, descriptors) = text.split_once('.').filter(|_| text.len() <= Self::MAX_LEN)?;
         Some(Self { place: read_place(place)?, descriptors: decode(descriptors)? })
     }
 
     /// Reads the name of the places alone.
-    #[must_use]
     pub fn read_place(text: &str) -> Option<PlaceName> {
         let (place, _) = text.split_once('.').filter(|_| text.len() <= Self::MAX_LEN)?;
         read_place(place)

@@ -136,7 +136,6 @@ pub struct Origin {
 
 impl Domain {
     /// Creates a domain in which a rejection affects only the rejected descriptor.
-    #[must_use]
     pub fn new(name: impl Into<String>, nodes: Vec<RuleNode>) -> Self {
         Self { name: name.into(), scope: Scope::default(), give_back: None, nodes }
     }
@@ -147,7 +146,6 @@ impl Domain {
 impl Scope {
     /// Returns the over-limit policy of a limit that declares `policy`, if a rejection affects this scope.
     #[inline]
-    #[must_use]
     pub const fn policy_of(self, policy: OverLimitPolicy) -> OverLimitPolicy {
         match self {
             Self::Descriptor => policy,
@@ -163,7 +161,6 @@ impl GiveBack {
     pub const ALL: [Self; 2] = [Self::Allow, Self::Deny];
 
     /// Returns its name in the rule language.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -176,7 +173,6 @@ impl GiveBack {
 
 impl RuleNode {
     /// Creates a node of a key and values, without rule, children or origin.
-    #[must_use]
     pub fn new(key: &str, values: Values) -> Self {
         Self {
             key: key.into(),
@@ -194,7 +190,6 @@ impl RuleNode {
 
 impl Rule {
     /// Creates a rule of a limit, without name, modes, metadata or origin.
-    #[must_use]
     pub fn new(limit: Limit) -> Self {
         Self {
             limit,
@@ -216,13 +211,11 @@ impl Rule {
     }
 
     /// Returns its tiers; none if it is unlimited, or limits only requests in flight.
-    #[must_use]
     pub fn tiers(&self) -> &[Tier] {
         self.limit.tiers()
     }
 
     /// Returns whether it admits every request.
-    #[must_use]
     pub fn is_unlimited(&self) -> bool {
         self.limit == Limit::Unlimited && self.in_flight.is_none()
     }
@@ -232,7 +225,6 @@ impl Rule {
 
 impl Limit {
     /// Returns its tiers; none if it is unlimited.
-    #[must_use]
     pub fn tiers(&self) -> &[Tier] {
         match self {
             Self::Unlimited => &[],
@@ -241,7 +233,6 @@ impl Limit {
     }
 
     /// Returns whether rejected hits count.
-    #[must_use]
     pub const fn over_limit_policy(&self) -> OverLimitPolicy {
         match self {
             Self::Tiers { over_limit_policy, .. } => *over_limit_policy,
@@ -250,20 +241,17 @@ impl Limit {
     }
 
     /// Returns the most hits that it can admit at once: the smallest capacity of its tiers; 0 if it is unlimited.
-    #[must_use]
     pub fn capacity(&self) -> u64 {
         tier::capacity(self.tiers())
     }
 
     /// Returns whether the hits of a window are spread over it: a bucket of its pace follows it.
-    #[must_use]
     pub fn is_smooth(&self) -> bool {
         let is_pace = |window: &Tier, tier: &Tier| *tier == window.pace(tier.capacity());
         self.tiers().windows(2).any(|pair| is_pace(&pair[0], &pair[1]))
     }
 
     /// Creates a limit as envoyproxy/ratelimit applies it: a fixed window in which rejected hits count.
-    #[must_use]
     pub fn fixed_window(requests: u32, period: Period) -> Self {
         Self::Tiers {
             tiers: smallvec![Tier::fixed_window(requests, period)],

@@ -112,7 +112,6 @@ impl<'a> Verdict<'a> {
     }
 
     /// Like [`Verdict::new`], with the decisions on the places that `matched` asks for.
-    #[must_use]
     pub fn with_places(
         request: &Request<'_>,
         matched: &'a Matched<'_>,

@@ -59,9 +59,7 @@ impl<S: Store> Limiter<S> {
         if matched.places.is_empty() {
             return Ok((decisions, None));
         }
-        let longest = self.store.longest_wait();
-        let longest = options.wait.map_or(longest, |wait| wait.min(longest));
-        let options = TakeOptions { wait: Some(longest.saturating_sub(begun.elapsed())), ..options };
+        let options = TakeOptions { wait: Some(self.wait_left(options, begun)), ..options };
         let placed = self.take_places(loaded, request, matched, &decisions, now, options).await?;
         Ok((decisions, Some(Box::new(placed))))
     }
@@ -283,15 +281,7 @@ impl<S: Store> Limiter<S> {
             let Some(PlaceDecision { over, before, basis }) = *decision else { continue };
             let decision = Decision { over, before: Hits(before.into()), basis, ..Decision::unknown(RETRY) };
             let hits = Hits(u64::from(place.ask == PlaceAsk::Take));
-            let alone = LimitCheck {
-                rule: RuleRef::Compiled(place.rule),
-                domain: place.domain,
-                entries: place.entries,
-                key: place.key,
-                pool: None,
-                hits,
-                direction: Direction::Take,
-            };
+            let alone = LimitCheck { hits, ..place.as_limit_check() };
             let beside = match matched.matches[*descriptor] {
                 DescriptorMatch::Limited(i) => Some(&matched.checks[i]),
                 _ => None,

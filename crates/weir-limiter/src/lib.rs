@@ -28,7 +28,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll, Waker},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use arc_swap::ArcSwapOption;
@@ -436,6 +436,12 @@ impl<S: Store> Limiter<S> {
             return Box::pin(self.take_before_shadows(loaded, matched, now, options)).await;
         }
         self.store.take_with(&matched.checks, scope, now, options).await
+    }
+
+    /// How long a request that has `begun` may wait still.
+    fn wait_left(&self, options: TakeOptions<'_>, begun: Instant) -> Duration {
+        let longest = self.store.longest_wait();
+        options.wait.map_or(longest, |wait| wait.min(longest)).saturating_sub(begun.elapsed())
     }
 
     fn count_error<T>(&self, decided: Result<T, LimitError>) -> Result<T, LimitError> {

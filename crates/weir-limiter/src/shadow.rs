@@ -21,10 +21,8 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Decisions, StoreError> {
         let begun = Instant::now();
         let decisions = self.store.take_with(matched.enforced(), Scope::Request, now, options).await?;
-        let longest = self.store.longest_wait();
-        let longest = options.wait.map_or(longest, |wait| wait.min(longest));
         for check in counted(matched, &decisions) {
-            let wait = Some(longest.saturating_sub(begun.elapsed()));
+            let wait = Some(self.wait_left(options, begun));
             let options = TakeOptions { wait, ..TakeOptions::default() };
             // the answer is known: what fails here is not counted
             if let Ok(decisions) =

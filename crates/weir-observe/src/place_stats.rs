@@ -113,7 +113,6 @@ impl PlaceStats {
     }
 
     /// Returns the current values.
-    #[must_use]
     pub fn totals(&self) -> PlaceTotals {
         let [started, ended, given_up, unknown, unnamed, undone, elsewhere] = [
             &self.started,

@@ -188,7 +188,6 @@ impl RuleStats {
     }
 
     /// Returns the stats of its limit on requests in flight, if it ever had one.
-    #[must_use]
     pub fn known_places(&self) -> Option<&Arc<PlaceStats>> {
         self.places.get()
     }

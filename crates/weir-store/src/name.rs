@@ -82,7 +82,6 @@ pub fn pool(prefix: &str, target: &Target, cycle: u64) -> Keys {
 }
 
 /// The key of the places of the counter of `path`, and that of the marks of names that have ended.
-#[must_use]
 pub fn places(prefix: &str, path: &str) -> Keys {
     let places = format!("{prefix}{{{path}}}i");
     let marks = format!("{places}e");

@@ -41,12 +41,12 @@ use super::{
     modes::{DecisionContext, record_mode, recorded},
 };
 use weir_limit::{
-    Capabilities, Coordination, CounterKey, InFlight, LimitCheck, OverLimitPolicy, Period, PlaceName, Tier,
-    Timestamp,
+    Basis, Capabilities, Coordination, CounterKey, InFlight, LimitCheck, OverLimitPolicy, Period,
+    PlaceDecision, PlaceName, Tier, Timestamp,
 };
 use weir_observe::PlaceStats;
 use weir_store::{
-    TakeOptions,
+    TakeOptions, TakenPlaces,
     path::{path_of, shortened},
     place_command::{PlaceCommand, PlaceOp, PlaceReply},
     remote::{Remote, RemoteError, StoreNode, Target},
@@ -86,26 +86,6 @@ pub struct PlaceAsked<'a> {
     pub takes: bool,
     /// Where it is counted what becomes of places.
     pub stats: &'a Arc<PlaceStats>,
-}
-
-/// The places of a request.
-#[derive(Clone, Debug)]
-pub struct PlacesTaken {
-    /// Their name.
-    pub name: PlaceName,
-    /// In the order of the descriptors.
-    pub decisions: SmallVec<[PlaceTaken; 2]>,
-}
-
-/// The decision about one place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlaceTaken {
-    /// Whether there was no place.
-    pub over: bool,
-    /// The places that others had.
-    pub before: u32,
-    /// Whether the store did not reply in time, so that `on_store_failure` decided.
-    pub by_fallback: bool,
 }
 
 /// What a request has of one place until it is answered. If dropped, it is given back.
@@ -194,7 +174,7 @@ impl<R: Remote> SharedPlaces<R> {
         held: &mut HeldPlace<'_, R>,
         asked: &PlaceAsked<'_>,
         context: DecisionContext<'_>,
-    ) -> PlaceTaken {
+    ) -> PlaceDecision {
         record_mode(context.record, Coordination::Strict);
         let is_admitted = Arc::new(AtomicBool::new(false));
         if !self.client.is_unavailable_for(&held.counter.target, context.now) {
@@ -245,18 +225,18 @@ impl<R: Remote> SharedPlaces<R> {
         if let Some(record) = context.record {
             record.set_fallback();
         }
-        PlaceTaken { over: !has_place, before, by_fallback: true }
+        PlaceDecision { over: !has_place, before, basis: Basis::Fallback }
     }
 
     fn decided(
         &self,
         held: &mut HeldPlace<'_, R>,
         PlaceOutcome { has_place, before }: PlaceOutcome,
-    ) -> PlaceTaken {
+    ) -> PlaceDecision {
         held.state = if has_place { HeldState::Taken } else { HeldState::Nothing };
         held.count_start(has_place);
         self.client.metrics.decisions.waited.add(1);
-        PlaceTaken { over: !has_place, before, by_fallback: false }
+        PlaceDecision { over: !has_place, before, basis: Basis::Counters }
     }
 
     fn send_starts(self: &Arc<Self>, node: StoreNode) {
@@ -607,7 +587,6 @@ impl<R: Remote> Drop for HeldPlace<'_, R> {
 
 impl<R: Remote> Coordinated<R> {
     /// Returns whether the store keeps the places of `check`. Otherwise this instance does.
-    #[must_use]
     pub fn shares_places(&self, check: &LimitCheck<'_>) -> bool {
         let is_local = match check.rule.coordination() {
             Some(mode) => mode == Coordination::Local,
@@ -624,23 +603,22 @@ impl<R: Remote> Coordinated<R> {
         serial: u64,
         now: Timestamp,
         options: TakeOptions<'_>,
-    ) -> PlacesTaken {
+    ) -> TakenPlaces {
         let context = self.context(now, options);
         let name = PlaceName::new(self.client.time_at(now).now, serial, false);
-        let places = asked;
         // descriptors of one counter have one place
         let first = |i: usize| asked[..i].iter().position(|other| other.check.key == asked[i].check.key);
-        let held = asked.iter().enumerate().filter(|(i, _)| first(*i).is_none()).map(|(_, asked)| {
-            let counter = self.places.counter(asked.check, asked.limit, asked.stats);
+        let held = asked.iter().enumerate().filter(|(i, _)| first(*i).is_none()).map(|(_, one)| {
+            let counter = self.places.counter(one.check, one.limit, one.stats);
             // a check beside a start, too
-            let takes = |other: &PlaceAsked<'_>| other.takes && other.check.key == asked.check.key;
-            let name = places.iter().any(takes).then_some(name);
-            (asked, HeldPlace { places: &self.places, counter, name, state: HeldState::Nothing })
+            let takes = |other: &PlaceAsked<'_>| other.takes && other.check.key == one.check.key;
+            let name = asked.iter().any(takes).then_some(name);
+            (one, HeldPlace { places: &self.places, counter, name, state: HeldState::Nothing })
         });
         let mut held: SmallVec<[(&PlaceAsked<'_>, HeldPlace<'_, R>); 2]> = held.collect();
         let taking = held.iter_mut().map(|(asked, held)| self.places.take(held, asked, context));
         let mut taken = join_all(taking).await.into_iter();
-        let mut decisions: SmallVec<[PlaceTaken; 2]> = SmallVec::new();
+        let mut decisions: SmallVec<[PlaceDecision; 2]> = SmallVec::new();
         for i in 0..asked.len() {
             let decision = first(i).map(|first| decisions[first]).or_else(|| taken.next());
             decisions.extend(decision);
@@ -655,7 +633,7 @@ impl<R: Remote> Coordinated<R> {
             }
             held.state = HeldState::Nothing;
         }
-        PlacesTaken { name: if is_flagged { name.by_fallback() } else { name }, decisions }
+        TakenPlaces { name: if is_flagged { name.by_fallback() } else { name }, decisions }
     }
 
     /// Frees the place of `name`, of a request that has ended or, if it `is_undone`, was not admitted after all. The store

@@ -11,7 +11,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::time::sleep;
 use weir_coordinate::{
-    Coordinated, CoordinationSettings, PlaceAsked, PlacesTaken,
+    Coordinated, CoordinationSettings, PlaceAsked,
     simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
 };
 use weir_limit::{
@@ -19,7 +19,7 @@ use weir_limit::{
     Request, Rule, RuleNode, RuleSet, Timestamp, Values,
 };
 use weir_observe::{PlaceStats, PlaceTotals, Stats};
-use weir_store::{TakeOptions, clock::Clock as _};
+use weir_store::{TakeOptions, TakenPlaces, clock::Clock as _};
 
 /// The time that the instances run before the first request, so that they know each other.
 pub(crate) const WARM_UP: Duration = Duration::from_secs(5);
@@ -100,12 +100,12 @@ impl Fleet {
 
 impl Instance {
     /// Asks for a place of the counter.
-    pub(crate) async fn take(&self, serial: u64) -> PlacesTaken {
+    pub(crate) async fn take(&self, serial: u64) -> TakenPlaces {
         self.take_of(&["a"], serial).await
     }
 
     /// Asks for a place of each of these counters.
-    pub(crate) async fn take_of(&self, values: &[&str], serial: u64) -> PlacesTaken {
+    pub(crate) async fn take_of(&self, values: &[&str], serial: u64) -> TakenPlaces {
         self.take_within(values, serial, None).await
     }
 
@@ -115,7 +115,7 @@ impl Instance {
         values: &[&str],
         serial: u64,
         wait: Option<Duration>,
-    ) -> PlacesTaken {
+    ) -> TakenPlaces {
         let (limit, now) = (*self.limit.lock(), self.clock.now());
         let descriptor = |value| Descriptor {
             entries: std::iter::once(Entry { key: "k", value }).collect(),

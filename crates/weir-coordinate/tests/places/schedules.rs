@@ -23,7 +23,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 use weir_coordinate::simulated::{Condition, Network, Random};
-use weir_limit::{InFlight, OnStoreFailure, Period, PlaceName};
+use weir_limit::{Basis, InFlight, OnStoreFailure, Period, PlaceName};
 use weir_store::clock::Clock as _;
 
 use crate::fleet::{Fleet, Instance, PATH, WARM_UP, limit};
@@ -402,7 +402,7 @@ impl World {
         let instance = self.slots[0].lock().instance.clone().expect("it was started again");
         instance.limit.lock().most = 1;
         let taken = instance.take(u64::MAX >> 24).await.decisions[0];
-        if taken.over || taken.by_fallback {
+        if taken.over || taken.basis == Basis::Fallback {
             self.state.lock().violations.push(format!("it does not heal: {taken:?}"));
         }
     }

@@ -3,11 +3,9 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
-use weir_coordinate::{
-    PlacesTaken,
-    simulated::{Condition, Network},
-};
-use weir_limit::{OnStoreFailure, PlaceName};
+use weir_coordinate::simulated::{Condition, Network};
+use weir_limit::{Basis, OnStoreFailure, PlaceName};
+use weir_store::TakenPlaces;
 
 use crate::fleet::{Fleet, Instance, limit};
 
@@ -24,7 +22,7 @@ async fn the_store_decides_and_ends_free_places_anywhere() {
     assert_eq!((two.decisions[0].over, two.decisions[0].before), (false, 1));
     assert_eq!(fleet.places(), [1, 2]);
     let three = instances[0].take(3).await.decisions[0];
-    assert_eq!((three.over, three.before, three.by_fallback), (true, 2, false));
+    assert_eq!((three.over, three.before, three.basis == Basis::Fallback), (true, 2, false));
     instances[1].end(one.name);
     sleep(Duration::from_millis(5)).await;
     assert_eq!(fleet.places(), [2]);
@@ -71,13 +69,15 @@ async fn starts_with_little_time_do_not_spoil_others() {
         futures_util::future::join_all((100..140).map(|serial| instance.take(serial))),
     );
     let (hurried, others) = all.await;
-    assert!(hurried.iter().all(|taken| taken.decisions[0].by_fallback));
-    assert!(others.iter().all(|taken| !taken.decisions[0].by_fallback && !taken.decisions[0].over));
+    assert!(hurried.iter().all(|taken| taken.decisions[0].basis == Basis::Fallback));
+    assert!(
+        others.iter().all(|taken| taken.decisions[0].basis != Basis::Fallback && !taken.decisions[0].over)
+    );
     sleep(Duration::from_millis(100)).await;
     assert_eq!(fleet.places().len(), 40);
 }
 
-async fn timeout_of(instance: &Instance, serial: u64) -> PlacesTaken {
+async fn timeout_of(instance: &Instance, serial: u64) -> TakenPlaces {
     instance.take_within(&["a"], serial, Some(Duration::from_millis(2))).await
 }
 
@@ -89,7 +89,11 @@ async fn a_start_that_is_too_late_takes_nothing() {
     instance.store.remote().set_network(slow(40));
     let asked = Instant::now();
     let taken = instance.take(1).await;
-    assert!(taken.decisions[0].by_fallback && !taken.decisions[0].over && taken.name.is_without_store());
+    assert!(
+        taken.decisions[0].basis == Basis::Fallback
+            && !taken.decisions[0].over
+            && taken.name.is_without_store()
+    );
     assert_eq!(asked.elapsed(), Duration::from_millis(15));
     instance.store.remote().set_network(Network::default());
     instance.end(taken.name);
@@ -105,7 +109,10 @@ async fn a_late_reply_frees_what_was_not_admitted_and_keeps_what_was() {
         // 10 ms there, and 10 back
         instance.store.remote().set_network(slow(20));
         let taken = instance.take(1).await;
-        assert_eq!((taken.decisions[0].over, taken.decisions[0].by_fallback), (places == 0, true));
+        assert_eq!(
+            (taken.decisions[0].over, taken.decisions[0].basis == Basis::Fallback),
+            (places == 0, true)
+        );
         assert_eq!(fleet.places().len(), 1);
         sleep(Duration::from_secs(1)).await;
         assert_eq!(fleet.places().len(), places, "{failure:?}");
@@ -142,7 +149,7 @@ async fn what_may_have_been_taken_is_ended() {
     for serial in 1..20 {
         let (asked, is_away) = (Instant::now(), instance.store.is_store_unavailable());
         let taken = instance.take(serial).await.decisions[0];
-        assert!(taken.over && taken.by_fallback);
+        assert!(taken.over && taken.basis == Basis::Fallback);
         // while it may be taken, an end could be overtaken
         assert!(is_away || asked.elapsed() == Duration::from_millis(15));
     }
@@ -191,7 +198,7 @@ async fn what_the_fallback_has_admitted_is_not_ended_for_want_of_a_reply() {
         assert!(tokio::time::timeout(Duration::from_millis(1), &mut taking).await.is_err());
         instance.store.remote().set_network(Network::default());
         let taken = taking.await;
-        assert!(taken.decisions[0].by_fallback && !taken.decisions[0].over);
+        assert!(taken.decisions[0].basis == Basis::Fallback && !taken.decisions[0].over);
         sleep(Duration::from_secs(1)).await;
         assert_eq!(fleet.places(), [1]);
         instance.end(taken.name);
@@ -210,7 +217,8 @@ async fn the_flag_of_a_name_counts_for_all_of_its_places() {
     let mut mixed = 0;
     for serial in 0..40 {
         let taken = instance.take_of(&["a", "b"], serial).await;
-        let by_fallback = [taken.decisions[0].by_fallback, taken.decisions[1].by_fallback];
+        let by_fallback =
+            [taken.decisions[0].basis == Basis::Fallback, taken.decisions[1].basis == Basis::Fallback];
         assert_eq!(taken.name.is_without_store(), by_fallback != [false; 2]);
         mixed += usize::from(by_fallback == [false, true]);
         instance.end_of("a", taken.name, false);
@@ -239,7 +247,7 @@ async fn what_the_fallback_admits_is_added_when_the_store_replies() {
     let mut admitted = Vec::new();
     for (serial, i) in [(2, 0), (3, 1), (4, 0), (5, 1)] {
         let taken = instances[i].take(serial).await;
-        assert!(taken.decisions[0].by_fallback);
+        assert!(taken.decisions[0].basis == Basis::Fallback);
         if !taken.decisions[0].over {
             admitted.push(taken.name);
         }

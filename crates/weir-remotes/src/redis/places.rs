@@ -4,7 +4,7 @@ use redis::Value;
 use smallvec::SmallVec;
 
 use super::{
-    command::{self, CommandOutcome, EncodedCommand},
+    command::{CommandOutcome, EncodedCommand},
     request::NodeRequest,
     script,
 };
@@ -91,10 +91,7 @@ impl NodeRequest for PlacesRequest {
     }
 
     fn outcome(&self, value: &Value) -> CommandOutcome<PlaceReply> {
-        match value {
-            Value::ServerError(error) => command::error_outcome(error),
-            _ => CommandOutcome::Done(reply(value, self.verb).ok_or_else(malformed_reply)),
-        }
+        CommandOutcome::Done(reply(value, self.verb).ok_or_else(malformed_reply))
     }
 }
 

@@ -10,15 +10,15 @@ use std::{
 
 use futures_util::FutureExt as _;
 use tokio::task::{JoinSet, yield_now};
-use weir_coordinate::{Coordinated, CoordinationSettings, PlaceAsked, PlacesTaken};
+use weir_coordinate::{Coordinated, CoordinationSettings, PlaceAsked};
 use weir_limit::{
-    Descriptor, Domain, Entry, InFlight, KeyHasher, Limit, Matched, OnStoreFailure, Period, PlaceName,
+    Basis, Descriptor, Domain, Entry, InFlight, KeyHasher, Limit, Matched, OnStoreFailure, Period, PlaceName,
     Request, Rule, RuleNode, RuleSet, Values,
 };
 use weir_observe::{PlaceStats, Stats};
 use weir_remotes::redis::RedisRemote;
 use weir_store::{
-    TakeOptions,
+    TakeOptions, TakenPlaces,
     clock::{Clock as _, SystemClock},
 };
 
@@ -52,7 +52,7 @@ impl Instance {
         Arc::new(Self { store, rules, serials: AtomicU64::new(number << 32), stats: stats() })
     }
 
-    async fn take(&self) -> PlacesTaken {
+    async fn take(&self) -> TakenPlaces {
         let serial = self.serials.fetch_add(1, Ordering::Relaxed);
         let request = request();
         let matched = Matched::new(&self.rules, &request);
@@ -105,7 +105,7 @@ async fn instances_never_exceed_a_limit_and_all_places_come_back() {
             let (running, most, admitted) = &*counts;
             for i in 0..50 {
                 let taken = fleet[(caller + i) % 2].take().await;
-                assert!(!taken.decisions[0].by_fallback);
+                assert!(taken.decisions[0].basis != Basis::Fallback);
                 if taken.decisions[0].over {
                     continue;
                 }
@@ -142,7 +142,7 @@ async fn an_outage_exceeds_no_limit_and_what_it_admits_is_added_after_it() {
     let mut names = Vec::new();
     for instance in &fleet {
         let taken = instance.take().await;
-        assert!(!taken.decisions[0].over && !taken.decisions[0].by_fallback);
+        assert!(!taken.decisions[0].over && taken.decisions[0].basis != Basis::Fallback);
         names.push(taken.name);
     }
     server.signal("STOP");
@@ -151,7 +151,7 @@ async fn an_outage_exceeds_no_limit_and_what_it_admits_is_added_after_it() {
     for _ in 0..3 {
         for instance in &fleet {
             let taken = instance.take().await;
-            assert!(taken.decisions[0].by_fallback);
+            assert!(taken.decisions[0].basis == Basis::Fallback);
             if !taken.decisions[0].over {
                 names.push(taken.name);
             }
