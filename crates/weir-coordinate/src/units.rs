@@ -145,15 +145,17 @@ impl<R: Remote> Coordinated<R> {
     /// Counts nothing, since another check of the request was rejected. A strict bucket notices what it rejects too.
     fn stand(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
         let at = self.client.time_at(now).now;
-        let stands = self.shared(check, at, |(_, counter), _| {
-            if check.direction == Direction::Take && !counter.fits(check.hits, at) {
+        let looks = check.direction == Direction::Look;
+        let stands = self.shared(check, at, |(_, counter), _| match check.direction {
+            Direction::Take if !counter.fits(check.hits, at) => {
                 counter.count(Direction::Take, OverLimitPolicy::Ignore, check.hits, at)
-            } else {
-                counter.look(Hits(0), at)
             }
+            // what begins without hits is rejected while nothing is left
+            _ => counter.look(Hits(looks.into()), at),
         });
         let takes = check.pool.is_some() && check.direction == Direction::Take;
-        stands.unwrap_or_else(|| self.look(check, if takes { check.hits } else { Hits(0) }, now))
+        let hits = if takes { check.hits } else { Hits(looks.into()) };
+        stands.unwrap_or_else(|| self.look(check, hits, now))
     }
 
     /// Gives hits back, because another check of the request was rejected. Returns how the counter stands then.

@@ -187,19 +187,19 @@ impl Case {
     }
 
     /// Has no request name one counter under two limits: the second descriptor may be decided before the store has
-    /// counted the first one. Of several instances, none takes and gives back hits of a sliding window, or of a bucket in
-    /// steps, in one request: others may hear of neither, and then an older group ends, or the next step comes, as if
-    /// there had been none.
+    /// counted the first one. Of several instances, none takes and gives back hits of a sliding window, of a bucket in
+    /// steps, or of a bucket with costs in one request: others may hear of neither, and then an older group ends, or the
+    /// next step comes, as if there had been none, and what a bucket cannot owe counts before it is given back.
     pub(crate) fn name_counters_once(&mut self) {
-        let mut has_times = false;
+        let mut tells_order = false;
         self.limits_mut(|limit| {
-            has_times |= limit.tiers.iter().any(|tier| match tier.algorithm {
+            tells_order |= limit.tiers.iter().any(|tier| match tier.algorithm {
                 Algorithm::FixedWindow => false,
                 Algorithm::SlidingWindow => true,
-                Algorithm::TokenBucket(bucket) => bucket.refill == Refill::Step,
+                Algorithm::TokenBucket(bucket) => limit.meters || bucket.refill == Refill::Step,
             });
         });
-        let hears_of_both = self.instances == 1 || !has_times;
+        let hears_of_both = self.instances == 1 || !tells_order;
         for step in &mut self.steps {
             if let Step::Request(_, asks) = step {
                 drop_repeated(asks, |first, ask| {

@@ -500,3 +500,16 @@ fn a_cost_beside_an_unused_lease_of_a_lone_instance_is_within_the_limit() {
         assert_eq!(run(&case, Mode::Coordinated(mode)), Ok(()));
     }
 }
+
+/// A start without hits, of a budget that allows none, beside one that the request is rejected by.
+#[test]
+fn a_start_without_hits_beside_a_rejected_one_is_rejected_too() {
+    let ask = |value, hits| Ask { key: 0, value, hits, gives_back: false, own: None };
+    let mut case = case(vec![tier(0, 1_000, Algorithm::SlidingWindow)], &[]);
+    case.limits.iter_mut().for_each(|limit| limit.meters = true);
+    case.together = true;
+    case.steps = vec![Step::Request(0, vec![ask(0, 0), ask(1, 1)])];
+    for mode in [Coordination::Split, Coordination::Strict, Coordination::Lease, Coordination::Interval] {
+        assert_eq!(run(&case, Mode::Coordinated(mode)), Ok(()));
+    }
+}
