@@ -16,7 +16,8 @@ use weir_observe::{Metric, Source};
 #[cfg(feature = "redis")]
 use weir_remotes::AnyRemote;
 use weir_store::{
-    Decisions, EndedPlace, MemoryStore, PlaceRequest, Store, StoreError, TakeOptions, TakenPlaces, WaitRoom,
+    Decisions, EndedPlace, MemoryStore, PlaceRequest, ReturnedHits, Store, StoreError, TakeOptions,
+    TakenPlaces, WaitRoom,
 };
 
 /// Any store: an `enum` instead of a trait object, so that a decision in memory allocates nothing.
@@ -137,7 +138,7 @@ impl Store for AnyStore {
         with_any!(self, store => store.take_places(places, serial, now, options).await)
     }
 
-    async fn end_places(&self, ended: &[EndedPlace<'_>], now: Timestamp) -> Result<(), StoreError> {
+    async fn end_places(&self, ended: &[EndedPlace<'_>], now: Timestamp) -> Result<ReturnedHits, StoreError> {
         with_any!(self, store => store.end_places(ended, now).await)
     }
 

@@ -23,8 +23,8 @@ use weir_limit::{
 };
 use weir_observe::DecisionRecord;
 use weir_store::{
-    Decisions, EndedPlace, MemoryStore, PlaceRequest, Store, StoreError, TakeOptions, TakenPlaces,
-    has_repeated, remote::Remote,
+    Decisions, EndedPlace, MemoryStore, PlaceRequest, ReturnedHits, Store, StoreError, TakeOptions,
+    TakenPlaces, has_repeated, remote::Remote,
 };
 
 const NO_REPLY: &str = "no reply within WEIR_DECISION_BUDGET or the timeout of the caller";
@@ -212,18 +212,19 @@ impl<R: Remote> Store for Coordinated<R> {
         Ok(TakenPlaces { name, decisions })
     }
 
-    async fn end_places(&self, ended: &[EndedPlace<'_>], now: Timestamp) -> Result<(), StoreError> {
+    async fn end_places(&self, ended: &[EndedPlace<'_>], now: Timestamp) -> Result<ReturnedHits, StoreError> {
         for place in ended {
-            let EndedPlace { check, stats, name, is_undone } = *place;
+            let EndedPlace { check, stats, name, is_undone, .. } = *place;
+            let Some(name) = name else { continue };
             let of = check.as_limit_check();
             if self.shares_places(&of) {
                 self.end_shared_place(&of, check.limit, stats, name, is_undone);
             } else {
-                let name = name.without_flags();
+                let name = Some(name.without_flags());
                 self.own.memory.end_places_now(&[EndedPlace { name, ..*place }], now);
             }
         }
-        Ok(())
+        Ok(smallvec![None; ended.len()])
     }
 
     async fn decide_bucket(

@@ -30,8 +30,8 @@ use weir_limit::{
 };
 use weir_observe::{Metric, Source, throttle::Throttle};
 use weir_store::{
-    Decisions, EndedPlace, MemoryStore, PlaceRequest, Store, StoreError, TakeOptions, TakenPlaces, WaitRoom,
-    clock::Clock, memory::Counted, pools::PoolSummary,
+    Decisions, EndedPlace, MemoryStore, PlaceRequest, ReturnedHits, Store, StoreError, TakeOptions,
+    TakenPlaces, WaitRoom, clock::Clock, memory::Counted, pools::PoolSummary,
 };
 
 /// Counters in memory and on this instance's disk.
@@ -304,9 +304,8 @@ impl Store for DiskStore {
         &self,
         ended: &[EndedPlace<'_>],
         now: Timestamp,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send {
-        self.shared.memory.end_places_now(ended, now);
-        future::ready(Ok(()))
+    ) -> impl Future<Output = Result<ReturnedHits, StoreError>> + Send {
+        future::ready(Ok(self.shared.memory.end_places_now(ended, now)))
     }
 
     async fn reserve(

@@ -54,7 +54,7 @@ pub use matched::{DescriptorMatch, LimitCheck, Matched, OwnPart, RuleRef};
 pub use matcher::{Lookup, MAX_COMPARISONS, Root, RuleSet, TooManyPatterns};
 pub use named::Named;
 pub use pattern::{Pattern, Values};
-pub use place::{IN_FLIGHT, InFlight, PlaceAsk, PlaceCheck, PlaceDecision, PlaceName};
+pub use place::{IN_FLIGHT, InFlight, PlaceAsk, PlaceCheck, PlaceDecision, PlaceName, ReservedHits};
 pub use place_set::PlaceSet;
 pub use request_name::RequestName;
 pub use reservation::{Reservation, ReservationRequest, ReservedSpan, release, reserve};

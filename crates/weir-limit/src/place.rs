@@ -62,6 +62,15 @@ pub struct PlaceDecision {
     pub basis: Basis,
 }
 
+/// Hits that a running request has reserved beside its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReservedHits {
+    /// Their number.
+    pub hits: Hits,
+    /// When they were counted, in whole milliseconds of the clock of whoever keeps the place: that of its name.
+    pub start: Timestamp,
+}
+
 /// The name of an admitted request: when it began, in milliseconds of the store's clock (48 bits), flags (8 bits), the
 /// instance that admitted it and a number that this instance gives once (40 bits), big-endian. So names sort by age.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,6 +81,9 @@ pub struct PlaceName([u8; PlaceName::LEN]);
 impl InFlight {
     /// The greatest limit.
     pub const MAX: u32 = 100_000;
+
+    /// The `most` of a rule whose places only remember what requests have reserved: none is refused.
+    pub const UNLIMITED: u32 = u32::MAX;
 
     /// [`InFlight::give_up_after`] of rules that name none.
     pub const GIVE_UP_AFTER: Period = Period::from_secs(600);

@@ -148,7 +148,7 @@ impl<S: Store> Limiter<S> {
             if is_alone(check) && !self.serials.made(name) {
                 stats.end_elsewhere();
             } else {
-                ended.push(EndedPlace { check, stats, name, is_undone });
+                ended.push(EndedPlace { check, stats, name: Some(name), awaits: false, is_undone });
             }
         }
         self.store.end_places(&ended, now).await?;
@@ -211,7 +211,7 @@ impl<S: Store> Limiter<S> {
         let mut requests: SmallVec<[PlaceRequest<'_>; 2]> = SmallVec::new();
         for (_, check) in &asked {
             let (stats, rejects) = (loaded.places(check), check.rejects(modes.quota) && !modes.shadow);
-            requests.push(PlaceRequest { check, stats, rejects });
+            requests.push(PlaceRequest { check, stats, rejects, reserved: Hits(0) });
         }
         let taken = match self.store.take_places(&requests, self.serials.next(), now, options).await {
             Ok(taken) => taken,
@@ -235,7 +235,8 @@ impl<S: Store> Limiter<S> {
                 .map(|(PlaceRequest { check, stats, .. }, _)| EndedPlace {
                     check,
                     stats,
-                    name: taken.name,
+                    name: Some(taken.name),
+                    awaits: false,
                     is_undone: true,
                 })
                 .collect();

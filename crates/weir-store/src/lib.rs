@@ -34,7 +34,7 @@ pub use wait_room::{Ticket, WaitBounds, WaitRoom, WaitingLines};
 
 use weir_limit::{
     CounterKey, Decision, Hits, LimitCheck, Period, PlaceCheck, PlaceDecision, PlaceName, Reservation,
-    ReservationRequest, Scope, SharedCounts, Timestamp,
+    ReservationRequest, ReservedHits, Scope, SharedCounts, Timestamp,
     line::Estimate,
     part::InstanceRank,
     request_bucket::{BucketName, BucketReply, BucketRequest},
@@ -133,7 +133,9 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Frees places, and counts what became of each in its stats. Those that are not there stay so. A store that is
-    /// elsewhere frees them later, and the caller does not wait for that.
+    /// elsewhere frees them later, and the caller waits only for what its requests have [reserved](EndedPlace::awaits).
+    /// Returns these hits, one for each of `ended`; none of a place that is not there, or not known in time: then it is
+    /// given up.
     ///
     /// # Errors
     ///
@@ -142,9 +144,16 @@ pub trait Store: Send + Sync + 'static {
         &self,
         ended: &[EndedPlace<'_>],
         now: Timestamp,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+    ) -> impl Future<Output = Result<ReturnedHits, StoreError>> + Send {
         let _ = (ended, now);
         std::future::ready(Err(NO_PLACES))
+    }
+
+    /// Returns, once, the hits that requests of the counter of `check` had reserved whose places were given up since the
+    /// last call, as far as this instance knows.
+    fn given_up(&self, check: &PlaceCheck<'_>, stats: &Arc<PlaceStats>, now: Timestamp) -> Vec<ReservedHits> {
+        let _ = (check, stats, now);
+        Vec::new()
     }
 
     /// Returns the longest that a decision waits, `WEIR_DECISION_BUDGET`. By default none waits.
@@ -227,6 +236,9 @@ const NO_BUCKETS: StoreError =
 
 const NO_PLACES: StoreError = StoreError::Unsupported("this store keeps no requests in flight");
 
+/// What ended requests had reserved, in their order; none if it is not known.
+pub type ReturnedHits = SmallVec<[Option<ReservedHits>; 2]>;
+
 /// A descriptor that asks for a place of a request in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct PlaceRequest<'a> {
@@ -236,6 +248,10 @@ pub struct PlaceRequest<'a> {
     pub stats: &'a Arc<PlaceStats>,
     /// Whether the request is rejected without this place.
     pub rejects: bool,
+    /// The hits that the request has reserved, which its end returns. A place that is
+    /// [not limited](weir_limit::InFlight::UNLIMITED) remembers them, and the caller does not wait for a store that is
+    /// elsewhere.
+    pub reserved: Hits,
 }
 
 /// The places that a request has taken.
@@ -254,8 +270,10 @@ pub struct EndedPlace<'a> {
     pub check: &'a PlaceCheck<'a>,
     /// Where the store counts what becomes of places.
     pub stats: &'a Arc<PlaceStats>,
-    /// Its name, which others may have made up.
-    pub name: PlaceName,
+    /// Its name, which others may have made up; none for the newest one.
+    pub name: Option<PlaceName>,
+    /// Whether the caller waits for what the request has reserved.
+    pub awaits: bool,
     /// Whether the request was not admitted after all.
     pub is_undone: bool,
 }

@@ -8,7 +8,7 @@ use weir_coordinate::{
     simulated::{Network, SimulatedClock, SimulatedStore},
 };
 use weir_limit::{
-    Coordination, Domain, Entry, InFlight, KeyHasher, Limit, Period, PlaceAsk, PlaceCheck, Rule,
+    Coordination, Domain, Entry, Hits, InFlight, KeyHasher, Limit, Period, PlaceAsk, PlaceCheck, Rule,
     RuleCoordination, RuleNode, RuleSet, Timestamp, Values,
 };
 use weir_observe::{PlaceStats, Stats};
@@ -39,8 +39,9 @@ async fn a_request_has_one_name_here_and_in_the_store() {
     });
     let stats: [Arc<PlaceStats>; 2] =
         ["shared", "own"].map(|key| Arc::clone(Stats::default().rule(&["d".into(), key.into()]).places()));
-    let requests: Vec<PlaceRequest<'_>> =
-        (0..2).map(|i| PlaceRequest { check: &checks[i], stats: &stats[i], rejects: true }).collect();
+    let requests: Vec<PlaceRequest<'_>> = (0..2)
+        .map(|i| PlaceRequest { check: &checks[i], stats: &stats[i], rejects: true, reserved: Hits(0) })
+        .collect();
     let take = async |serial| -> TakenPlaces {
         store
             .take_places(&requests, serial, clock.now(), TakeOptions::default())
@@ -63,7 +64,8 @@ async fn a_request_has_one_name_here_and_in_the_store() {
         .map(|i| EndedPlace {
             check: &checks[i],
             stats: &stats[i],
-            name: one.name.by_fallback(),
+            name: Some(one.name.by_fallback()),
+            awaits: false,
             is_undone: false,
         })
         .collect();

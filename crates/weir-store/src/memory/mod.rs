@@ -25,7 +25,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use self::{
     lines::Lines,
@@ -40,8 +40,8 @@ pub use self::{
     timers::Timers,
 };
 use super::{
-    Decisions, EndedPlace, PlaceRequest, Store, StoreError, TakeOptions, TakenPlaces, brief_lock,
-    has_repeated, wait_room::WaitRoom,
+    Decisions, EndedPlace, PlaceRequest, ReturnedHits, Store, StoreError, TakeOptions, TakenPlaces,
+    brief_lock, has_repeated, wait_room::WaitRoom,
 };
 use weir_limit::{
     Basis, CounterKey, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, PlaceAsk,
@@ -346,7 +346,7 @@ impl<N: Notes> MemoryStore<N> {
         let name = PlaceName::new(now, serial, false);
         let mut decisions = SmallVec::new();
         let mut is_rejected = false;
-        for PlaceRequest { check, stats, rejects } in places {
+        for PlaceRequest { check, stats, rejects, .. } in places {
             let (key, limit) = (check.key, check.limit);
             let Asked { is_taken, before } = match check.ask {
                 PlaceAsk::Take if !is_rejected => self.places.take(key, name, limit, stats, now),
@@ -365,8 +365,9 @@ impl<N: Notes> MemoryStore<N> {
     }
 
     /// Frees places: [`Store::end_places`] without a future.
-    pub fn end_places_now(&self, ended: &[EndedPlace<'_>], now: Timestamp) {
-        for EndedPlace { check, stats, name, is_undone } in ended {
+    pub fn end_places_now(&self, ended: &[EndedPlace<'_>], now: Timestamp) -> ReturnedHits {
+        for EndedPlace { check, stats, name, is_undone, .. } in ended {
+            let Some(name) = name else { continue };
             if !self.places.end(check.key, *name, check.limit.give_up_after, now) {
                 stats.end_unknown();
             } else if *is_undone {
@@ -375,6 +376,7 @@ impl<N: Notes> MemoryStore<N> {
                 stats.end(now.since(name.start()).into());
             }
         }
+        smallvec![None; ended.len()]
     }
 
     /// Divides each pool between `instances`, of which this is one, unless its rule says `coordination: local`.
@@ -527,9 +529,8 @@ impl Store for MemoryStore {
         &self,
         ended: &[EndedPlace<'_>],
         now: Timestamp,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send {
-        self.end_places_now(ended, now);
-        future::ready(Ok(()))
+    ) -> impl Future<Output = Result<ReturnedHits, StoreError>> + Send {
+        future::ready(Ok(self.end_places_now(ended, now)))
     }
 
     fn decide_bucket(
