@@ -145,17 +145,16 @@ impl<R: Remote> Coordinated<R> {
     /// Counts nothing, since another check of the request was rejected. A strict bucket notices what it rejects too.
     fn stand(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
         let at = self.client.time_at(now).now;
-        let looks = check.direction == Direction::Look;
         let stands = self.shared(check, at, |(_, counter), _| match check.direction {
             Direction::Take if !counter.fits(check.hits, at) => {
                 counter.count(Direction::Take, OverLimitPolicy::Ignore, check.hits, at)
             }
             // what begins without hits is rejected while nothing is left
-            _ => counter.look(Hits(looks.into()), at),
+            Direction::Look => counter.look(Hits(1), at),
+            Direction::Take | Direction::GiveBack => counter.look(Hits(0), at),
         });
         let takes = check.pool.is_some() && check.direction == Direction::Take;
-        let hits = if takes { check.hits } else { Hits(looks.into()) };
-        stands.unwrap_or_else(|| self.look(check, hits, now))
+        stands.unwrap_or_else(|| self.look(check, if takes { check.hits } else { Hits(0) }, now))
     }
 
     /// Gives hits back, because another check of the request was rejected. Returns how the counter stands then.

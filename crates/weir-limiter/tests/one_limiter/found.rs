@@ -501,15 +501,19 @@ fn a_cost_beside_an_unused_lease_of_a_lone_instance_is_within_the_limit() {
     }
 }
 
-/// A start without hits, of a budget that allows none, beside one that the request is rejected by.
+/// A start without hits is decided by whether one is left, which it does not take.
 #[test]
-fn a_start_without_hits_beside_a_rejected_one_is_rejected_too() {
-    let ask = |value, hits| Ask { key: 0, value, hits, gives_back: false, own: None };
-    let mut case = case(vec![tier(0, 1_000, Algorithm::SlidingWindow)], &[]);
-    case.limits.iter_mut().for_each(|limit| limit.meters = true);
-    case.together = true;
-    case.steps = vec![Step::Request(0, vec![ask(0, 0), ask(1, 1)])];
-    for mode in [Coordination::Split, Coordination::Strict, Coordination::Lease, Coordination::Interval] {
-        assert_eq!(run(&case, Mode::Coordinated(mode)), Ok(()));
+fn a_start_without_hits_beside_a_rejected_one_is_decided_by_what_is_left() {
+    for requests in [0, 1] {
+        let ask = |key, hits| Ask { key, value: 0, hits, gives_back: false, own: None };
+        let mut case = case(vec![tier(requests, 1_000, Algorithm::SlidingWindow)], &[]);
+        case.limits[0].meters = true;
+        case.limits[1].tiers[0].requests = 0;
+        case.together = true;
+        case.steps = vec![Step::Request(0, vec![ask(0, 0), ask(1, 6)])];
+        let modes = [Coordination::Split, Coordination::Strict, Coordination::Lease, Coordination::Interval];
+        for mode in modes.map(Mode::Coordinated).into_iter().chain([Mode::Memory, Mode::Disk]) {
+            assert_eq!(run(&case, mode), Ok(()), "{mode:?} of {requests}");
+        }
     }
 }

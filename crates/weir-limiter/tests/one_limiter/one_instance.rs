@@ -44,9 +44,11 @@ pub(crate) fn compare(mode: Mode, instances: usize) {
         if mode.is_coordinated() {
             case.name_counters_once();
         }
-        if instances == 1 && mode.is_coordinated() {
+        if mode.is_coordinated() {
             // counters that share a tier are as several instances to each other
             case.remove(Feature::RichOwnLimits);
+        }
+        if instances == 1 && mode.is_coordinated() {
             case.remove(Feature::OtherTiers);
         }
         case.tidy();

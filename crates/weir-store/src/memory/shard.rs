@@ -344,7 +344,9 @@ impl<N: Notes> Shard<N> {
         let states = self.states(check).into_iter().zip(tiers);
         let mut counters: SmallVec<[CounterState; 2]> =
             states.map(|(state, tier)| state.unwrap_or_else(|| CounterState::unused(tier, now))).collect();
-        decide(tiers, &mut counters, OverLimitPolicy::Ignore, Direction::Take, hits, now)
+        let looks = check.direction == Direction::Look;
+        let direction = if looks { Direction::Look } else { Direction::Take };
+        decide(tiers, &mut counters, OverLimitPolicy::Ignore, direction, hits, now)
     }
 
     /// Marks `check` as rejected in those of its counters that reject it. It takes no hits.
