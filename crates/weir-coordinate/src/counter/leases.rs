@@ -28,6 +28,9 @@ const ABANDONED_AFTER: u64 = 5;
 /// The longest time until a counter is abandoned. If hits are rarer than that, a call for each hit costs little.
 const LONGEST_ABANDONMENT: Period = Period::from_secs(10);
 
+/// The time in which counters are collected that have leases to be looked at.
+pub(crate) const LEASE_GRID: Period = Period::from_millis(250);
+
 /// The longest if rejected hits count: other instances read the number of all hits in the store, which has to be right
 /// within a second.
 const LONGEST_IDLE_HOLD: Period = Period::from_millis(400);
@@ -233,16 +236,18 @@ impl LocalCounter {
     }
 
     /// Returns when leases have to be looked at, `lead` before one ends or when they are abandoned, and whether that
-    /// has to be punctual. None if none is ever returned: the sweep forgets those of a single window early enough.
+    /// has to be punctual: the other looks are up to a [`LEASE_GRID`] late. None if none is ever returned: the sweep
+    /// forgets those of a single window early enough.
     #[inline]
-    pub(crate) fn due_at(&self, lead: Period) -> Option<(Timestamp, bool)> {
+    pub(crate) fn due_at(&self, lead: Period, now: Timestamp) -> Option<(Timestamp, bool)> {
         let lease = self.ledger.leases().first()?;
         let (abandoned_at, is_punctual) = (self.abandoned_at(), self.returns_early());
         if abandoned_at.is_none() && matches!(&self.target.tiers[..], [tier] if tier.has_windows()) {
             return None;
         }
         let ending = if is_punctual { lease.until.before(lead) } else { lease.until };
-        let earlier = abandoned_at.filter(|at| *at < ending);
+        let late = if is_punctual { LEASE_GRID } else { Period::default() };
+        let earlier = abandoned_at.filter(|at| (*at).max(now).after(late) < ending);
         Some((earlier.unwrap_or(ending), is_punctual && earlier.is_none()))
     }
 

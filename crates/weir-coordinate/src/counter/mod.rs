@@ -25,6 +25,7 @@ pub(super) use self::{
     auto::Switch,
     decide::{DecisionRequest, How, reservation},
     exchange::{FlushUrgency, Outbox, Sent},
+    leases::LEASE_GRID,
     ledger::DroppedHits,
     traffic::{Group, PendingOutcome, Tries, TryKind, TryOutcome, TryVerdict},
 };

@@ -12,7 +12,7 @@ use tokio::{
 use super::{CounterTable, shards::CounterEntry};
 use crate::{
     client::{Link, lead},
-    counter::{FlushUrgency, LocalCounter, Outbox},
+    counter::{FlushUrgency, LEASE_GRID, LocalCounter, Outbox},
 };
 use weir_limit::{CounterKey, Period, Timestamp};
 use weir_store::remote::Remote;
@@ -29,9 +29,6 @@ const TICK: Period = Period::from_millis(10);
 
 /// The same for flushes that need not be punctual.
 const LONGEST_GRID: Period = Period::from_millis(100);
-
-/// The same for leases that may have to be returned.
-const LEASE_GRID: Period = Period::from_millis(250);
 
 /// The same for leases that have to be returned in time.
 const SHORTEST_GRID: Period = Period::from_millis(5);
@@ -269,7 +266,7 @@ impl<R: Remote> CounterTable<R> {
     }
 
     fn enqueue_lease(&self, CounterEntry { key, place, counter }: &mut CounterEntry, now: Timestamp) {
-        let Some((at, is_punctual)) = counter.due_at(lead(self.client.round_trip())) else { return };
+        let Some((at, is_punctual)) = counter.due_at(lead(self.client.round_trip()), now) else { return };
         // whatever it is due for, leases are looked at
         if is_punctual || !place.is_due_for(FlushUrgency::Idle) {
             let grid = if is_punctual { SHORTEST_GRID } else { LEASE_GRID };

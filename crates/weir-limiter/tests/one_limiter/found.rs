@@ -517,3 +517,17 @@ fn a_start_without_hits_beside_a_rejected_one_is_decided_by_what_is_left() {
         }
     }
 }
+
+/// It is abandoned a moment before its end, when it has to be returned.
+#[test]
+fn a_lease_that_is_abandoned_at_its_end_goes_back_to_the_bucket() {
+    let ask = |hits| vec![Ask { key: 0, value: 0, hits, gives_back: false, own: None }];
+    for first in 20..40 {
+        let mut case = case(vec![tier(1, 8_192, bucket(58))], &[]);
+        case.instances = 3;
+        case.steps = vec![Step::Request(0, ask(first)), Step::Request(0, ask(1)), Step::Request(1, ask(1))];
+        for mode in [Coordination::Lease, Coordination::Auto] {
+            assert_eq!(run(&case, Mode::Coordinated(mode)), Ok(()), "{first}");
+        }
+    }
+}

@@ -17,7 +17,8 @@ fn a_busy_counter_is_abandoned_sooner_but_not_within_a_sync_interval() {
         fixture.demand(millis(every), 2_000);
         fixture.grant_lease(60, Period::default());
         fixture.counter.last_check_at = fixture.now;
-        let due = fixture.counter.due_at(millis(10)).expect("there is a lease").0.since(fixture.now);
+        let due =
+            fixture.counter.due_at(millis(10), fixture.now).expect("there is a lease").0.since(fixture.now);
         // about five intervals between hits
         assert!(
             (millis(longest)..=millis(after + after / 5)).contains(&due),
@@ -35,9 +36,12 @@ fn a_busy_counter_is_abandoned_sooner_but_not_within_a_sync_interval() {
 #[test]
 fn in_another_mode_nothing_is_kept() {
     let mut fixture = Fixture::new(&[fixed(1_000, 3_600)], 1);
-    assert_eq!(fixture.counter.due_at(millis(10)), None);
+    assert_eq!(fixture.counter.due_at(millis(10), fixture.now), None);
     fixture.grant_lease(126, Period::default());
-    assert_eq!(fixture.counter.due_at(millis(10)).map(|(_, is_punctual)| is_punctual), Some(false));
+    assert_eq!(
+        fixture.counter.due_at(millis(10), fixture.now).map(|(_, is_punctual)| is_punctual),
+        Some(false)
+    );
     fixture.counter.change_mode(Coordination::Interval);
     assert_eq!((returning(&fixture), fixture.counter.ledger.leased()), (126, 0));
     // what arrives later too
@@ -62,7 +66,7 @@ fn a_lease_with_a_hold_is_returned_just_before_its_end() {
         fixture.grant_lease(5, millis(2 * hold));
         let until = fixture.counter.ledger.leases()[0].until;
         let ending = Timestamp::from_nanos(until.as_nanos() - lead.as_nanos());
-        let due = fixture.counter.due_at(lead);
+        let due = fixture.counter.due_at(lead, fixture.now);
         assert_eq!(due == Some((ending, true)), is_returned, "{name}: {due:?}");
         let early = Timestamp::from_nanos(ending.as_nanos() - 1);
         fixture.counter.among(instances).return_ending(lead, early);
