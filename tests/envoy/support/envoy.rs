@@ -30,6 +30,11 @@ pub(crate) struct Envoy {
 impl Envoy {
     /// Starts Envoy with `bootstrap`, whose ports are all 0. Writes its files to `folder`.
     pub(crate) fn start(bootstrap: &Path, folder: &Path) -> Self {
+        Self::with_workers(1, bootstrap, folder)
+    }
+
+    /// Like [`Self::start`], with so many threads.
+    pub(crate) fn with_workers(workers: usize, bootstrap: &Path, folder: &Path) -> Self {
         let admin_file = folder.join("admin-address");
         let mut command = Command::new(program());
         command
@@ -38,7 +43,7 @@ impl Envoy {
             .arg("--admin-address-path")
             .arg(&admin_file)
             // several run at a time, and hot restarts would make them share memory
-            .args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "warning"]);
+            .args(["--disable-hot-restart", "--concurrency", &workers.to_string(), "--log-level", "warning"]);
         let mut process = Process::start("envoy", &mut command, folder);
         let admin: SocketAddr = wait::until("Envoy has an admin address", || {
             process.assert_running();
@@ -53,6 +58,11 @@ impl Envoy {
 }
 
 impl Envoy {
+    /// Sends SIGTERM.
+    pub(crate) fn terminate(&self) {
+        self.process.terminate();
+    }
+
     pub(crate) fn output(&self) -> String {
         self.process.output()
     }
