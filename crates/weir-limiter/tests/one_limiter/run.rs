@@ -8,8 +8,9 @@ use weir_coordinate::{
     simulated::{Condition, Network, SimulatedClock, SimulatedStore},
 };
 use weir_limit::{
-    Algorithm, Code, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit as RuleLimit, Period, Request,
-    Rule, RuleNode, RuleSet, RuntimeLimit, Scope, Timestamp, Values, Verdict,
+    Algorithm, Code, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit as RuleLimit,
+    NANOS_PER_SECOND, Period, Request, Rule, RuleNode, RuleSet, RuntimeLimit, Scope, Timestamp, Values,
+    Verdict,
 };
 use weir_limiter::{DecisionSettings, Limiter};
 use weir_observe::Stats;
@@ -257,6 +258,7 @@ impl<'a, S: Store> Run<'a, S> {
         instants.sort_by_key(|millis| millis.abs_diff(likely));
         let instants: Vec<Timestamp> =
             instants.into_iter().map(|millis| before.after(Period::from_millis(millis))).collect();
+        let has_holds = self.limiters.len() > 1 && self.leases();
         let expected = if self.case.together && checks.len() > 1 {
             let knows_less: Vec<bool> = (0..checks.len())
                 .map(|i| self.decides_in_store(&asks[i]) && self.knows_less_of_returns(i, checks))
@@ -271,7 +273,8 @@ impl<'a, S: Store> Run<'a, S> {
                         return got[i].clone();
                     }
                     let remaining = if may_ask_nobody { got[i].remaining } else { answer.remaining };
-                    let answer = Answer { remaining, ..answer };
+                    let reset = reset_with_holds(&got[i], &answer, has_holds);
+                    let answer = Answer { remaining, reset, ..answer };
                     let over = if checks[i].gives_back { got[i].over } else { answer.over };
                     if knows_less[i] { Answer { over, ..got[i].clone() } } else { answer }
                 };
@@ -287,7 +290,8 @@ impl<'a, S: Store> Run<'a, S> {
                 let (of, answers) = (std::slice::from_ref(check), std::slice::from_ref(own));
                 let answer = |model: &mut Model, now| {
                     let answer = model.answer(check, counts_rejected, now);
-                    let reset = if is_restarted { own.reset } else { answer.reset };
+                    let reset =
+                        if is_restarted { own.reset } else { reset_with_holds(own, &answer, has_holds) };
                     let over = if check.gives_back { own.over } else { answer.over };
                     vec![if knows_less { Answer { over, ..own.clone() } } else { Answer { reset, ..answer } }]
                 };
@@ -334,14 +338,12 @@ impl<'a, S: Store> Run<'a, S> {
     /// Returns whether the answers `got` may differ from the `expected` ones because several instances pause: a check of
     /// the request has taken hits of a bucket under a lease, and has left less than all of them could use.
     fn may_pause(&self, checks: &[Check], got: &[Answer], expected: &[Answer]) -> bool {
-        let leases =
-            matches!(self.mode, Mode::Mixed | Mode::Coordinated(Coordination::Lease | Coordination::Auto));
         let first = got.iter().zip(expected).position(|(got, expected)| got != expected);
         first.is_some_and(|i| {
             let is_bucket = |tier: &weir_limit::Tier| matches!(tier.algorithm, Algorithm::TokenBucket(_));
             let has_bucket = checks[i].limit.tiers().iter().any(is_bucket);
             let mut earlier = (0..i).filter(|j| checks[*j].name == checks[i].name && !got[*j].over);
-            leases
+            self.leases()
                 && self.limiters.len() > 1
                 && has_bucket
                 && got[i].over
@@ -349,6 +351,10 @@ impl<'a, S: Store> Run<'a, S> {
                 && (!expected[i].over || got[i].reset > expected[i].reset)
                 && earlier.next().is_some()
         })
+    }
+
+    fn leases(&self) -> bool {
+        matches!(self.mode, Mode::Mixed | Mode::Coordinated(Coordination::Lease | Coordination::Auto))
     }
 
     fn check(&self, ask: &Ask) -> Check {
@@ -359,6 +365,15 @@ impl<'a, S: Store> Run<'a, S> {
             gives_back: ask.gives_back,
         }
     }
+}
+
+/// Returns the reset of `expected`, or that of `got` if it is later by no more than a hold: of several instances, a sliding
+/// window counts leased hits as if they were used at its end.
+fn reset_with_holds(got: &Answer, expected: &Answer, has_holds: bool) -> u64 {
+    let is_sliding = expected.tier.algorithm == Algorithm::SlidingWindow;
+    let hold = if has_holds && is_sliding { expected.tier.period.as_nanos() / 100 } else { 0 };
+    let later = expected.reset..=expected.reset + hold.min(NANOS_PER_SECOND);
+    if later.contains(&got.reset) { got.reset } else { expected.reset }
 }
 
 fn descriptor(ask: &Ask) -> Descriptor<'static> {
