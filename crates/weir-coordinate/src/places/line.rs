@@ -11,7 +11,7 @@ use tokio::{sync::oneshot::Sender, time::Instant};
 
 use super::counter::{PlaceCounter, PlaceOutcome};
 use crate::client::Delivery;
-use weir_limit::{CounterKey, Period, PlaceName, Timestamp};
+use weir_limit::{CounterKey, Hits, Period, PlaceName, ReservedHits, Timestamp};
 use weir_store::place_command::{PlaceCommand, PlaceOp};
 
 /// The most calls with starts that are on their way. Starts that arrive meanwhile share the next one.
@@ -43,6 +43,7 @@ pub(super) struct Start {
     pub(super) counter: Arc<PlaceCounter>,
     /// None if nothing is taken.
     pub(super) name: Option<PlaceName>,
+    pub(super) reserved: Hits,
     /// How long it waits, here and by the store's clock.
     pub(super) until: Instant,
     pub(super) valid_until: Timestamp,
@@ -52,12 +53,25 @@ pub(super) struct Start {
 }
 
 /// A request that has ended.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct PlaceEnd {
     pub(super) counter: Arc<PlaceCounter>,
-    pub(super) name: PlaceName,
+    /// None for the newest one, which ends only while its caller waits: later it may be another one.
+    pub(super) name: Option<PlaceName>,
     /// Whether its place may be unknown: it was sent before, or is undone.
     pub(super) is_doubtful: bool,
+    /// Who gets what the request has reserved.
+    pub(super) returns: ReturnPath,
+}
+
+/// Who gets the hits that a request has reserved.
+#[derive(Debug)]
+pub(super) enum ReturnPath {
+    /// The caller, if it still waits, or else whoever asks what was [given up](super::counter::LocalPlaces::given_up).
+    Caller(Sender<Option<ReservedHits>>),
+    GivenUp,
+    /// Nobody: who was not admitted has given them back.
+    Nobody,
 }
 
 /// The starts of one command, and until when it is valid for all of them.
@@ -139,7 +153,8 @@ impl PlaceLine {
         }
         let mut batches = Vec::<EndBatch>::new();
         let mut places = HashMap::<CounterKey, usize, foldhash::fast::RandomState>::default();
-        for end in self.ends.drain(..self.ends.len().min(PlaceCommand::MAX_ENDED)) {
+        let sent = self.ends.drain(..self.ends.len().min(PlaceCommand::MAX_ENDED));
+        for end in sent.filter(|end| !end.is_left()) {
             let place = *places.entry(end.counter.key).or_insert(batches.len());
             match batches.get_mut(place) {
                 Some(batch) => batch.ends.push(end),
@@ -157,6 +172,15 @@ impl PlaceLine {
     /// Returns whether nothing is to be sent that nobody waits for, nor on its way.
     pub(super) const fn is_done(&self) -> bool {
         !self.is_sending
+    }
+}
+
+// === impl PlaceEnd ===
+
+impl PlaceEnd {
+    /// Returns whether nobody waits for the end of the newest request.
+    fn is_left(&self) -> bool {
+        self.name.is_none() && !matches!(&self.returns, ReturnPath::Caller(caller) if !caller.is_closed())
     }
 }
 
@@ -183,7 +207,7 @@ impl StartBatch {
 
     pub(super) fn command(&self) -> PlaceCommand {
         let (counter, valid_until) = (self.counter(), self.valid_until);
-        let names = self.starts.iter().filter_map(|start| start.name).collect();
+        let names = self.starts.iter().filter_map(|start| Some((start.name?, start.reserved))).collect();
         counter.command(PlaceOp::Take { names, most: counter.limit.most, valid_until })
     }
 }
@@ -196,6 +220,9 @@ impl EndBatch {
     }
 
     pub(super) fn command(&self) -> PlaceCommand {
-        self.counter().command(PlaceOp::End(self.ends.iter().map(|end| end.name).collect()))
+        let counter = self.counter();
+        // whose places nobody waits for: the store may hear of one after its end
+        let marked = |name: PlaceName| if counter.is_unlimited() { name.by_fallback() } else { name };
+        counter.command(PlaceOp::End(self.ends.iter().map(|end| end.name.map(marked)).collect()))
     }
 }
