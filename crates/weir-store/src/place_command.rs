@@ -32,8 +32,8 @@ pub enum PlaceOp {
         /// Beyond this instant of the store's clock nothing is taken: no end overtakes a late take.
         valid_until: Timestamp,
     },
-    /// Removes names, and then as many of the newest places as there are without a name. Names
-    /// [without the store](PlaceName::is_without_store) are marked for 30 s, found or not.
+    /// Removes names, and then as many of the newest places as there are without a name. These, and names
+    /// [without the store](PlaceName::is_without_store), found or not, are marked for 30 s.
     End(Vec<Option<PlaceName>>),
     /// Inserts names that were admitted without the store, above the limit too, unless they are there or marked. What they
     /// have reserved is given up if they are marked and had not been found. Without names, old places are given up.

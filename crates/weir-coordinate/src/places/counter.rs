@@ -56,6 +56,8 @@ pub(super) struct UntoldPlace {
     pub(super) hits: Hits,
     /// The calls that may have told the store of it. Without any, it ends here.
     pub(super) calls: u32,
+    /// Whether it has ended, and calls are on their way that have told the store of it, or failed.
+    pub(super) has_ended: bool,
 }
 
 /// The answer to one that asks for a place.
@@ -91,6 +93,14 @@ impl PlaceCounter {
         let target = Arc::new(Target { path: "p".into(), tiers, over_limit_policy });
         let stats = Arc::clone(weir_observe::Stats::default().rule(&["d".into(), "k".into()]).places());
         Arc::new(Self { key, path: "p".into(), target, limit, stats })
+    }
+}
+
+// === impl UntoldPlace ===
+
+impl UntoldPlace {
+    pub(super) const fn new(hits: Hits, calls: u32) -> Self {
+        Self { hits, calls, has_ended: false }
     }
 }
 
@@ -167,7 +177,7 @@ impl LocalPlaces {
         }
     }
 
-    fn give_up_untold(&mut self, name: PlaceName, UntoldPlace { hits, calls }: UntoldPlace) {
+    fn give_up_untold(&mut self, name: PlaceName, UntoldPlace { hits, calls, .. }: UntoldPlace) {
         if calls == 0 {
             self.give_up(&[(name, hits)]);
         }
@@ -227,7 +237,13 @@ impl LocalPlaces {
     pub(super) fn end(&mut self, name: PlaceName, is_first: bool, now: Timestamp) -> Option<Hits> {
         let InFlight { most, give_up_after } = self.counter.limit;
         self.forget_untold(now);
-        let untold = self.untold.remove(&name.without_flags());
+        let ended = match self.untold.get_mut(&name.without_flags()) {
+            Some(place) if place.calls > 0 => {
+                place.has_ended = true;
+                None
+            }
+            _ => self.untold.remove(&name.without_flags()),
+        };
         if !name.is_without_store() {
             self.ended = self.ended.saturating_add(is_first.into());
         } else if is_first && name.start().after(give_up_after) > now {
@@ -235,7 +251,7 @@ impl LocalPlaces {
             self.count = (self.count - 1).max(-i64::from(most));
             self.counted = now;
         }
-        untold.filter(|place| place.calls == 0).map(|place| place.hits)
+        ended.map(|place| place.hits)
     }
 
     /// Ends the newest request of those that the store cannot know: those that it does are older.
@@ -256,10 +272,15 @@ impl LocalPlaces {
         self.untold.remove(&name.without_flags());
     }
 
-    /// The store has not heard of the place of `name`.
-    pub(super) fn not_told(&mut self, name: PlaceName) {
-        if let Some(place) = self.untold.get_mut(&name.without_flags()) {
-            place.calls = place.calls.saturating_sub(1);
+    /// A call with `name` has failed, and definitely told the store nothing unless it `is_unknown`.
+    pub(super) fn not_told(&mut self, name: PlaceName, is_unknown: bool) {
+        let name = name.without_flags();
+        let Some(place) = self.untold.get_mut(&name) else { return };
+        place.calls -= u32::from(!is_unknown && place.calls > 0);
+        let place = *place;
+        if place.has_ended && (is_unknown || place.calls == 0) {
+            self.untold.remove(&name);
+            self.give_up_untold(name, place);
         }
     }
 
@@ -270,7 +291,7 @@ impl LocalPlaces {
             place.calls = place.calls.saturating_add(1);
             (*name, place.hits)
         };
-        self.untold.iter_mut().take(most).map(tell).collect()
+        self.untold.iter_mut().filter(|(_, place)| !place.has_ended).take(most).map(tell).collect()
     }
 
     /// Returns whether the counter must be queued, so that its names are told.
@@ -309,7 +330,7 @@ mod tests {
 
     const LIMIT: InFlight = InFlight { most: 12, give_up_after: Period::from_secs(10) };
 
-    const PLAIN: UntoldPlace = UntoldPlace { hits: Hits(0), calls: 0 };
+    const PLAIN: UntoldPlace = UntoldPlace::new(Hits(0), 0);
 
     fn at(millis: u64) -> Timestamp {
         Timestamp::from_millis(1_000_000 + millis)

@@ -225,10 +225,12 @@ impl<R: Remote> SharedPlaces<R> {
         let name = (name, self.table.has_room());
         let decided = self.with(&counter, |places| {
             // replies are given under the lock
-            if let Some(outcome) = held.reply_after_all() {
-                return Ok(outcome);
+            match held.reply_after_all() {
+                Some(Ok(outcome)) => return Ok(outcome),
+                Some(Err(Delivery::NotApplied)) => calls = 0,
+                _ => {}
             }
-            let place = UntoldPlace { hits: reserved, calls };
+            let place = UntoldPlace::new(reserved, calls);
             let outcome = places.decide(name, place, policy, instances, self.client.time().now);
             is_admitted.store(outcome.has_place, Ordering::Relaxed);
             Err((outcome, places.begin_telling()))
@@ -255,7 +257,7 @@ impl<R: Remote> SharedPlaces<R> {
         let (before, tells) = self.with(&counter, |places| {
             let before = places.places();
             if let Some(name) = held.name {
-                places.open((name, has_room), UntoldPlace { hits: held.reserved, calls: 0 });
+                places.open((name, has_room), UntoldPlace::new(held.reserved, 0));
             }
             (before, places.begin_telling())
         });
@@ -345,20 +347,17 @@ impl<R: Remote> SharedPlaces<R> {
                     continue;
                 };
                 let is_heard = reply.send(outcome).is_ok();
+                let is_admitted_here = is_admitted.load(Ordering::Relaxed);
                 match outcome {
+                    Ok(PlaceOutcome { has_place: true, .. }) if is_admitted_here => places.told(name),
                     Ok(PlaceOutcome { has_place: true, .. }) if !is_heard => {
-                        if is_admitted.load(Ordering::Relaxed) {
-                            places.told(name);
-                        } else {
-                            counter.stats.start();
-                            counter.stats.undo();
-                            undone.push(name);
-                        }
+                        counter.stats.start();
+                        counter.stats.undo();
+                        undone.push(name);
                     }
-                    Err(delivery) if delivery != Delivery::NotApplied => {
-                        unknown.push((name, is_admitted, until));
-                    }
-                    _ => {}
+                    Ok(_) | Err(Delivery::NotApplied) => places.not_told(name, false),
+                    Err(_) if is_admitted_here => places.not_told(name, true),
+                    Err(_) => unknown.push((name, is_admitted, until)),
                 }
             }
         });
@@ -516,10 +515,10 @@ impl<R: Remote> SharedPlaces<R> {
                     names.into_iter().for_each(|(name, _)| places.told(name));
                     places.hear(&reply);
                 }
-                Err(error) if error.is_definitely_not_applied() => {
-                    names.into_iter().for_each(|(name, _)| places.not_told(name));
+                Err(error) => {
+                    let is_unknown = !error.is_definitely_not_applied();
+                    names.into_iter().for_each(|(name, _)| places.not_told(name, is_unknown));
                 }
-                Err(_) => {}
             }
             places.is_queued &= places.untold_names() > 0;
             places.is_queued
@@ -644,10 +643,10 @@ impl<R: Remote> HeldPlace<'_, R> {
         }
     }
 
-    fn reply_after_all(&mut self) -> Option<PlaceOutcome> {
+    fn reply_after_all(&mut self) -> Option<StartReply> {
         let HeldState::Waits(receiver) = &mut self.state else { return None };
         receiver.close();
-        receiver.try_recv().ok()?.ok()
+        receiver.try_recv().ok()
     }
 }
 
@@ -660,7 +659,8 @@ impl<R: Remote> Drop for HeldPlace<'_, R> {
             HeldState::Waits(_) => {
                 // replies are given under the lock
                 let _shard = self.places.table.lock(self.counter.key);
-                let is_taken = self.reply_after_all().is_some_and(|outcome| outcome.has_place);
+                let is_taken =
+                    self.reply_after_all().is_some_and(|reply| reply.is_ok_and(|outcome| outcome.has_place));
                 self.count_start(is_taken);
                 is_taken
             }

@@ -164,7 +164,7 @@ mod tests {
             (LocalPlaceTable::new(640, 100), KeyHasher::random(), Timestamp::from_secs(9));
         for (i, key) in keys(&hasher).enumerate() {
             let name = PlaceName::new(now, i as u64, true);
-            let (has_room, place) = (table.has_room(), UntoldPlace { hits: Hits(0), calls: 0 });
+            let (has_room, place) = (table.has_room(), UntoldPlace::new(Hits(0), 0));
             table.with(key, new, |places| {
                 places.hear(&PlaceReply { now, places: 1, ..PlaceReply::default() });
                 places.decide((Some(name), has_room), place, OnStoreFailure::Allow, 1, now);

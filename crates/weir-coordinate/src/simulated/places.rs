@@ -76,6 +76,9 @@ impl SimulatedPlaces {
                 let newest: Vec<NamedHits> =
                     names.iter().filter(|name| name.is_none()).map_while(|_| places.end_newest()).collect();
                 ended += newest.len();
+                for (name, _) in &newest {
+                    marks.entry(*name).or_insert(Mark { ended: now, was_found: true });
+                }
                 ended_hits.extend(newest);
                 while marks.len() > PlaceCommand::MAX_MARKS
                     && let Some((oldest, _)) =

@@ -153,14 +153,16 @@ impl Instance {
             .sum()
     }
 
-    pub(crate) fn end(&self, name: PlaceName) {
-        self.end_of("a", name, false);
+    /// Returns what it has reserved, if that is known at once.
+    pub(crate) fn end(&self, name: PlaceName) -> Option<ReservedHits> {
+        self.end_of("a", name, false)
     }
 
-    pub(crate) fn end_of(&self, value: &str, name: PlaceName, is_undone: bool) {
-        let _ = self.end_with(value, |store, check, limit, stats| {
+    pub(crate) fn end_of(&self, value: &str, name: PlaceName, is_undone: bool) -> Option<ReservedHits> {
+        let ended = self.end_with(value, |store, check, limit, stats| {
             store.end_shared_place(check, limit, stats, (Some(name), false, is_undone))
         });
+        if let EndedHits::Known(reserved) = ended { reserved } else { None }
     }
 
     /// Ends the request of `name`, or the newest one, and waits for what it has reserved.

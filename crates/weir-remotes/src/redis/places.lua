@@ -7,7 +7,8 @@
 --       many of them a mark counts, and the most marks; the most places with hits that are given up at once; the number
 --       of names; two numbers of the operation; the names, without flags; and, if any reserves hits, the hits of each
 --       take: the most places, and the microsecond beyond which nothing is taken
---       end: how many of the names are marked, the first ones; and how many of the newest places end after them
+--       end: how many of the names are marked, the first ones; and how many of the newest places end after them, and are
+--       marked, too
 --       add: beyond how many places the oldest are given up
 -- Returns the time in microseconds; how many of the names were taken, had a place, or were added; the places; and the
 -- places that were given up; if hits are reserved, also what ended, and what was given up: names and their hits in turn.
@@ -94,6 +95,7 @@ elseif op == 'end' then
     if #ended == before then
       ended[before + 1], ended[before + 2] = newest, '0'
     end
+    scored[#scored + 1], scored[#scored + 2] = whole(now) .. '.5', newest
   end
   if #scored > 0 then
     redis_call('ZREMRANGEBYSCORE', marks, '-inf', whole(now - marked_for) .. '.5')

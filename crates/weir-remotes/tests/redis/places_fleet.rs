@@ -12,8 +12,8 @@ use futures_util::FutureExt as _;
 use tokio::task::{JoinSet, yield_now};
 use weir_coordinate::{Coordinated, CoordinationSettings, PlaceAsked};
 use weir_limit::{
-    Basis, Descriptor, Domain, Entry, InFlight, KeyHasher, Limit, Matched, OnStoreFailure, Period, PlaceName,
-    Request, Rule, RuleNode, RuleSet, Values,
+    Basis, Descriptor, Domain, Entry, Hits, InFlight, KeyHasher, Limit, Matched, OnStoreFailure, Period,
+    PlaceName, Request, Rule, RuleNode, RuleSet, Values,
 };
 use weir_observe::{PlaceStats, Stats};
 use weir_remotes::redis::RedisRemote;
@@ -56,15 +56,16 @@ impl Instance {
         let serial = self.serials.fetch_add(1, Ordering::Relaxed);
         let request = request();
         let matched = Matched::new(&self.rules, &request);
-        let asked =
-            [PlaceAsked { check: &matched.checks[0], limit: limit(), takes: true, stats: &self.stats }];
+        let (check, stats) = (&matched.checks[0], &self.stats);
+        let asked = [PlaceAsked { check, limit: limit(), takes: true, stats, reserved: Hits(0) }];
         self.store.take_shared_places(&asked, serial, SystemClock.now(), TakeOptions::default()).await
     }
 
     fn end(&self, name: PlaceName) {
         let request = request();
         let matched = Matched::new(&self.rules, &request);
-        self.store.end_shared_place(&matched.checks[0], limit(), &self.stats, name, false);
+        let how = (Some(name), false, false);
+        let _ = self.store.end_shared_place(&matched.checks[0], limit(), &self.stats, how);
     }
 }
 
