@@ -412,10 +412,13 @@ impl<R: Remote> SharedPlaces<R> {
         }
         let is_old = name.is_some_and(|name| name.start().after(counter.limit.give_up_after) <= now);
         let node = self.node(&counter);
-        let is_away = name.is_none() && (!awaits || self.client.is_unavailable_at(node));
-        if is_old || is_away {
-            // the store has given it up, or would end another one
+        if is_old {
+            // the store has given it up
             counter.stats.end_unknown();
+            return EndedHits::Known(None);
+        }
+        if name.is_none() && (!awaits || self.client.is_unavailable_at(node)) {
+            // later, the newest is another one
             return EndedHits::Known(None);
         }
         let (returns, ended) = match (awaits, is_undone) {
@@ -548,33 +551,35 @@ impl<R: Remote> SharedPlaces<R> {
         let counter = Arc::clone(&ends[0].counter);
         // of some that are unknown the store does not say which
         let mut unknown = ends.len().saturating_sub(reply.ended as usize);
+        let (are_all_known, mut late) = (unknown == 0, Vec::new());
         let mut returned = reply.ended_hits.clone();
-        let mut late = Vec::new();
         let (named, newest): (Vec<PlaceEnd>, _) = ends.into_iter().partition(|end| end.name.is_some());
         for PlaceEnd { name, is_doubtful, returns, .. } in named.into_iter().chain(newest) {
             // the newest ones are the last
             let is_its = |its: &NamedHits| name.is_none_or(|name| name.without_flags() == its.0);
             let ended = returned.iter().position(is_its).map(|found| returned.remove(found));
-            if let Some((name, hits)) = ended {
-                let reserved = ReservedHits { hits, start: name.start() };
+            let ended = ended.or(name.filter(|_| are_all_known).map(|name| (name, Hits(0))));
+            if let Some((ended, hits)) = ended {
                 let is_heard = match returns {
-                    ReturnPath::Caller(caller) => caller.send(Some(reserved)).is_ok(),
+                    ReturnPath::Caller(caller) => {
+                        caller.send(Some(ReservedHits { hits, start: ended.start() })).is_ok()
+                    }
                     ReturnPath::GivenUp => false,
                     ReturnPath::Nobody => true,
                 };
                 if !is_heard {
-                    late.push((name, hits));
+                    late.push((ended, hits));
                 }
             }
             match ended.map(|(name, _)| name).or(name) {
-                _ if is_doubtful => {}
-                Some(name) if ended.is_some() || unknown == 0 => {
-                    counter.stats.end(now.since(name.start()).into())
+                Some(name) if !is_doubtful && (ended.is_some() || unknown == 0) => {
+                    counter.stats.end(now.since(name.start()).into());
                 }
-                _ => {
-                    unknown = unknown.saturating_sub(1);
+                Some(_) if !is_doubtful => {
+                    unknown -= 1;
                     counter.stats.end_unknown();
                 }
+                _ => {}
             }
         }
         self.with(&counter, |places| {

@@ -234,13 +234,13 @@ async fn what_an_outage_keeps_is_bounded_and_the_oldest_is_given_back() {
     // 4 for each of 2,500 counters
     for serial in 1..=12_000 {
         open(instance, serial, 1).await;
-        if serial % 100 == 0 {
+        if serial % 20 == 0 {
             pause(1).await;
         }
     }
     let back = instance.given_up();
     assert_eq!(back.iter().map(|given_up| given_up.hits.0).sum::<u64>(), 2_000);
-    assert!(back.len() == 20 && back.is_sorted_by_key(|given_up| given_up.start));
+    assert!(back.len() == 100 && back.is_sorted_by_key(|given_up| given_up.start));
     fleet.store.set(Condition::Up);
     pause(6_000).await;
     assert_eq!(fleet.places().len(), 10_000);
@@ -253,15 +253,13 @@ async fn what_an_outage_keeps_is_bounded_and_the_oldest_is_given_back() {
     assert_eq!(given_up(instance).iter().sum::<u64>(), 500);
     // many starts are kept as some
     pause(AGE + 1_000).await;
-    let mut sum = 0;
-    for _ in 0..20 {
-        let back = instance.given_up();
-        assert!(back.len() <= 256, "{}", back.len());
-        sum += back.iter().map(|given_up| given_up.hits.0).sum::<u64>();
-        open(instance, 30_000, 0).await;
+    for serial in 30_001..=30_020 {
+        open(instance, serial, 0).await;
         pause(50).await;
     }
-    assert_eq!(sum, 9_500 + 500 * 2);
+    let back = instance.given_up();
+    assert_eq!(back.iter().map(|given_up| given_up.hits.0).sum::<u64>(), 9_500 + 500 * 2);
+    assert!((128..=256).contains(&back.len()), "{}", back.len());
 }
 
 /// What requests have reserved, and what came back, by the millisecond of their start.
