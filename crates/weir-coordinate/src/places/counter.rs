@@ -154,11 +154,11 @@ impl LocalPlaces {
         }
     }
 
-    /// Returns the hits that were given up since the last call, and whether the store must be asked for more: nothing was
-    /// heard for so long that all places there may have been given up.
-    pub(super) fn given_up(&mut self, now: Timestamp) -> (Vec<ReservedHits>, bool) {
+    /// Returns the hits that were given up since the last call, and, if this `asks` the store, whether it must be asked for
+    /// more: nothing was heard for so long that all places there may have been given up.
+    pub(super) fn given_up(&mut self, asks: bool, now: Timestamp) -> (Vec<ReservedHits>, bool) {
         self.forget_untold(now);
-        let asks = self.is_silent(now) && !std::mem::replace(&mut self.is_queued, true);
+        let asks = asks && self.is_silent(now) && !std::mem::replace(&mut self.is_queued, true);
         let given_up = std::mem::take(&mut self.given_up).into_iter();
         (given_up.map(|(start, hits)| ReservedHits { hits, start }).collect(), asks)
     }

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use smallvec::SmallVec;
 use tokio::{sync::oneshot::Sender, time::Instant};
 
@@ -133,6 +133,20 @@ impl PlaceLine {
         let dropped = self.ends.len().saturating_sub(most);
         self.ends.drain(..dropped);
         dropped
+    }
+
+    /// The counter has names to be added. Of more than `most` counters, those that are evicted are forgotten.
+    pub(super) fn add_untold_one(
+        &mut self,
+        counter: CounterKey,
+        most: usize,
+        is_kept: impl Fn(CounterKey) -> bool,
+    ) {
+        self.untold.push_back(counter);
+        if self.untold.len() > most {
+            let mut seen = HashSet::<CounterKey, foldhash::fast::RandomState>::default();
+            self.untold.retain(|key| seen.insert(*key) && is_kept(*key));
+        }
     }
 
     /// The counters have names to be added.

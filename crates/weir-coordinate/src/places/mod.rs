@@ -417,17 +417,17 @@ impl<R: Remote> SharedPlaces<R> {
             counter.stats.end_unknown();
             return EndedHits::Known(None);
         }
-        if name.is_none() && (!awaits || self.client.is_unavailable_at(node)) {
+        let waits = awaits && !self.client.is_unavailable_at(node);
+        let (returns, ended) = if waits {
+            let (caller, receiver) = oneshot::channel();
+            (ReturnPath::Caller(caller), EndedHits::Waits(receiver))
+        } else if name.is_none() {
             // later, the newest is another one
             return EndedHits::Known(None);
-        }
-        let (returns, ended) = match (awaits, is_undone) {
-            (true, _) => {
-                let (caller, receiver) = oneshot::channel();
-                (ReturnPath::Caller(caller), EndedHits::Waits(receiver))
-            }
-            (false, true) => (ReturnPath::Nobody, EndedHits::Known(None)),
-            (false, false) => (ReturnPath::GivenUp, EndedHits::Known(None)),
+        } else {
+            let is_returned = is_undone && !awaits;
+            let returns = if is_returned { ReturnPath::Nobody } else { ReturnPath::GivenUp };
+            (returns, EndedHits::Known(None))
         };
         self.add_ends(node, [PlaceEnd { counter, name, is_doubtful: is_undone || !is_first, returns }]);
         ended
@@ -442,8 +442,9 @@ impl<R: Remote> SharedPlaces<R> {
 
     /// Has the names of `counter` added at the store.
     fn tell(self: &Arc<Self>, counter: &PlaceCounter) {
-        let node = self.node(counter);
-        self.lines.lock().entry(node).or_default().add_untold([counter.key]);
+        let (node, most) = (self.node(counter), 2 * self.client.settings.max_counters);
+        let is_kept = |key| self.table.with_existing(key, |_| ()).is_some();
+        self.lines.lock().entry(node).or_default().add_untold_one(counter.key, most, is_kept);
         self.send_ends(node);
     }
 
@@ -762,7 +763,8 @@ impl<R: Remote> Coordinated<R> {
     ) -> Vec<ReservedHits> {
         let counter = self.places.counter(check, limit, stats);
         let now = self.client.time().now;
-        let (given_up, asks) = self.places.with(&counter, |places| places.given_up(now));
+        let asks = !self.client.is_unavailable_for(&counter.target, now);
+        let (given_up, asks) = self.places.with(&counter, |places| places.given_up(asks, now));
         if asks {
             self.places.tell(&counter);
         }
