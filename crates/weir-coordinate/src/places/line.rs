@@ -240,3 +240,23 @@ impl EndBatch {
         counter.command(PlaceOp::End(self.ends.iter().map(|end| end.name.map(marked)).collect()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_limit::{Entry, KeyHasher};
+
+    /// In an outage all of them wait, and others evict them meanwhile.
+    #[test]
+    fn counters_that_wait_are_forgotten_once_they_are_evicted() {
+        let (mut line, hasher) = (PlaceLine::default(), KeyHasher::random());
+        let keys =
+            (0..1_000).map(|i| hasher.key("d", &[Entry { key: "k", value: &i.to_string() }], |_| None));
+        let keys: Vec<CounterKey> = keys.collect();
+        for key in keys.iter().chain(&keys) {
+            line.add_untold_one(*key, 100, |key| keys[..50].contains(&key));
+            assert!(line.untold.len() <= 100);
+        }
+        assert!(keys[..50].iter().all(|key| line.untold.contains(key)));
+    }
+}

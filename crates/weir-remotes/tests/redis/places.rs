@@ -208,17 +208,24 @@ async fn places_that_reserve_hits_are_bounded() {
     let now = crate::support::now(&remote).await;
     let (most, step) = (u64::from(PlaceCommand::MAX_RESERVING), PlaceCommand::MAX_ENDED);
     let mut told = Vec::new();
+    let mut add = async |names, give_up_after| {
+        let command = PlaceCommand { path: "p".into(), give_up_after, op: add(names) };
+        let reply =
+            remote.call_places(vec![command]).await.expect("a reply").replies.remove(0).expect("its reply");
+        let given_up = reply.given_up_hits;
+        assert!(reply.given_up as usize == given_up.len() && given_up.len() <= step);
+        told.extend(given_up.into_iter().map(|(_, hits)| hits.0));
+        reply.places
+    };
     for first in (0..most + 3_000).step_by(step) {
-        let names = (first..).take(step).map(|i| (PlaceName::new(now, i, true).without_flags(), Hits(i + 1)));
-        let reply = call(&remote, "p", add(names.collect())).await.expect("a reply");
-        assert!(
-            reply.places <= PlaceCommand::MAX_RESERVING
-                && reply.given_up as usize == reply.given_up_hits.len()
-        );
-        told.extend(reply.given_up_hits.into_iter().map(|(_, hits)| hits.0));
+        let names = (first..).take(step).map(|i| (PlaceName::new(now, i, false), Hits(i + 1)));
+        assert!(add(names.collect(), Period::from_secs(600)).await <= PlaceCommand::MAX_RESERVING);
     }
-    assert!(told.len() > 2_000 && told.iter().copied().eq(1..=told.len() as u64), "{}", told.len());
     assert_eq!(server.send::<u64>(&["HLEN", "{p}ih"]), most);
+    // all are old
+    while add(Vec::new(), Period::from_millis(1)).await > 0 {}
+    assert!(told.len() > 13_000 && told.iter().copied().eq(1..=told.len() as u64), "{}", told.len());
+    assert_eq!(server.send::<u64>(&["EXISTS", "{p}i", "{p}ih"]), 0);
 }
 
 /// The commands of one call are for many keys, and one of them fails.
