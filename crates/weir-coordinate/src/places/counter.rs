@@ -155,7 +155,7 @@ impl LocalPlaces {
     }
 
     /// Returns the hits that were given up since the last call, and, if this `asks` the store, whether it must be asked for
-    /// more: nothing was heard for so long that all places there may have been given up.
+    /// more, since it is [silent](LocalPlaces::is_silent).
     pub(super) fn given_up(&mut self, asks: bool, now: Timestamp) -> (Vec<ReservedHits>, bool) {
         self.forget_untold(now);
         let asks = asks && self.is_silent(now) && !std::mem::replace(&mut self.is_queued, true);
@@ -163,9 +163,9 @@ impl LocalPlaces {
         (given_up.map(|(start, hits)| ReservedHits { hits, start }).collect(), asks)
     }
 
-    /// Returns whether the store is to be asked what it has given up.
+    /// Returns whether the store may have given up all that it had at the last reply.
     pub(super) fn is_silent(&self, now: Timestamp) -> bool {
-        self.counter.is_unlimited() && self.heard.after(self.counter.limit.give_up_after) <= now
+        self.heard.after(self.counter.limit.give_up_after) <= now
     }
 
     /// Begins a request that needs no admission. Without room, the oldest one is given up.

@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{Arc, OnceLock},
 };
 
 use hashbrown::{HashMap, HashSet};
@@ -24,6 +24,8 @@ const MAX_COMMANDS: usize = 64;
 const NEAR: Period = Period::from_millis(4);
 
 pub(super) type StartReply = Result<PlaceOutcome, Delivery>;
+
+pub(super) type Admission = Arc<OnceLock<bool>>;
 
 #[derive(Debug, Default)]
 pub(super) struct PlaceLine {
@@ -47,8 +49,8 @@ pub(super) struct Start {
     /// How long it waits, here and by the store's clock.
     pub(super) until: Instant,
     pub(super) valid_until: Timestamp,
-    /// Whether it was admitted meanwhile, without the store.
-    pub(super) is_admitted: Arc<AtomicBool>,
+    /// Whether it was admitted meanwhile, without the store; nothing if its caller waits, or is gone.
+    pub(super) is_admitted: Admission,
     pub(super) reply: Sender<StartReply>,
 }
 

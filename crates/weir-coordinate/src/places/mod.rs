@@ -15,10 +15,7 @@ mod table;
 use std::{
     collections::BTreeMap,
     pin::pin,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -33,7 +30,7 @@ use tokio::{
 
 use self::{
     counter::{LocalPlaces, PlaceCounter, PlaceOutcome, UntoldPlace},
-    line::{EndBatch, PlaceEnd, PlaceLine, ReturnPath, Start, StartBatch, StartReply},
+    line::{Admission, EndBatch, PlaceEnd, PlaceLine, ReturnPath, Start, StartBatch, StartReply},
     table::LocalPlaceTable,
 };
 use super::{
@@ -194,7 +191,7 @@ impl<R: Remote> SharedPlaces<R> {
         }
         record_mode(context.record, Coordination::Strict);
         let mut calls = 0;
-        let is_admitted = Arc::new(AtomicBool::new(false));
+        let is_admitted = Admission::default();
         if !self.client.is_unavailable_for(&held.counter.target, context.now) {
             let (reply, receiver) = oneshot::channel();
             held.state = HeldState::Waits(receiver);
@@ -232,7 +229,7 @@ impl<R: Remote> SharedPlaces<R> {
             }
             let place = UntoldPlace::new(reserved, calls);
             let outcome = places.decide(name, place, policy, instances, self.client.time().now);
-            is_admitted.store(outcome.has_place, Ordering::Relaxed);
+            let _ = is_admitted.set(outcome.has_place);
             Err((outcome, places.begin_telling()))
         });
         let (PlaceOutcome { has_place, before }, tells) = match decided {
@@ -347,13 +344,13 @@ impl<R: Remote> SharedPlaces<R> {
                     continue;
                 };
                 let is_heard = reply.send(outcome).is_ok();
-                let is_admitted_here = is_admitted.load(Ordering::Relaxed);
+                let is_admitted_here = is_admitted.get() == Some(&true);
                 match outcome {
                     Ok(PlaceOutcome { has_place: true, .. }) if is_admitted_here => places.told(name),
                     Ok(PlaceOutcome { has_place: true, .. }) if !is_heard => {
                         counter.stats.start();
                         counter.stats.undo();
-                        undone.push(name);
+                        undone.push((name, is_admitted));
                     }
                     Ok(_) | Err(Delivery::NotApplied) => places.not_told(name, false),
                     Err(_) if is_admitted_here => places.not_told(name, true),
@@ -368,23 +365,25 @@ impl<R: Remote> SharedPlaces<R> {
                 // after that, the store takes nothing
                 sleep_until(until).await;
                 let shard = places.table.lock(counter.key);
-                unknown.retain(|(_, is_admitted, _)| !is_admitted.load(Ordering::Relaxed));
+                unknown.retain(|(_, is_admitted, _)| is_admitted.get() != Some(&true));
                 drop(shard);
-                places.undo(&counter, unknown.into_iter().map(|(name, ..)| name).collect());
+                let unknown = unknown.into_iter().map(|(name, is_admitted, _)| (name, is_admitted));
+                places.undo(&counter, unknown.collect());
             }));
         }
     }
 
     // ends
 
-    /// Ends what the store may have taken for requests that were not admitted.
-    fn undo(self: &Arc<Self>, counter: &Arc<PlaceCounter>, names: Vec<PlaceName>) {
+    /// Ends what the store may have taken for requests that were not admitted. Their callers give back what they have
+    /// reserved, unless they are gone.
+    fn undo(self: &Arc<Self>, counter: &Arc<PlaceCounter>, names: Vec<(PlaceName, Admission)>) {
         if !names.is_empty() {
-            let end = |name| PlaceEnd {
+            let end = |(name, is_admitted): (PlaceName, Admission)| PlaceEnd {
                 counter: Arc::clone(counter),
                 name: Some(name),
                 is_doubtful: true,
-                returns: ReturnPath::Nobody,
+                returns: is_admitted.get().map_or(ReturnPath::GivenUp, |_| ReturnPath::Nobody),
             };
             self.add_ends(self.node(counter), names.into_iter().map(end));
         }
@@ -514,15 +513,14 @@ impl<R: Remote> SharedPlaces<R> {
         reply: Result<PlaceReply, RemoteError>,
     ) -> bool {
         self.with(&counter, |places| {
-            match reply {
-                Ok(reply) => {
-                    names.into_iter().for_each(|(name, _)| places.told(name));
-                    places.hear(&reply);
+            for (name, _) in names {
+                match &reply {
+                    Ok(_) => places.told(name),
+                    Err(error) => places.not_told(name, !error.is_definitely_not_applied()),
                 }
-                Err(error) => {
-                    let is_unknown = !error.is_definitely_not_applied();
-                    names.into_iter().for_each(|(name, _)| places.not_told(name, is_unknown));
-                }
+            }
+            if let Ok(reply) = reply {
+                places.hear(&reply);
             }
             places.is_queued &= places.untold_names() > 0;
             places.is_queued
@@ -536,7 +534,7 @@ impl<R: Remote> SharedPlaces<R> {
         again: &mut Vec<PlaceEnd>,
     ) {
         let now = self.client.time().now;
-        let reply = match reply {
+        let mut reply = match reply {
             Ok(reply) => reply,
             Err(error) => {
                 let is_unknown = !error.is_definitely_not_applied();
@@ -553,7 +551,7 @@ impl<R: Remote> SharedPlaces<R> {
         // of some that are unknown the store does not say which
         let mut unknown = ends.len().saturating_sub(reply.ended as usize);
         let (are_all_known, mut late) = (unknown == 0, Vec::new());
-        let mut returned = reply.ended_hits.clone();
+        let mut returned = std::mem::take(&mut reply.ended_hits);
         let (named, newest): (Vec<PlaceEnd>, _) = ends.into_iter().partition(|end| end.name.is_some());
         for PlaceEnd { name, is_doubtful, returns, .. } in named.into_iter().chain(newest) {
             // the newest ones are the last
@@ -672,13 +670,17 @@ impl<R: Remote> Drop for HeldPlace<'_, R> {
             }
             HeldState::ByFallback => {
                 self.counter.stats.undo();
-                self.places.end(Arc::clone(&self.counter), Some(name.by_fallback()), false, true);
+                // nobody waits for a reply
+                let ended = self.places.end(Arc::clone(&self.counter), Some(name.by_fallback()), true, true);
+                if let EndedHits::Known(Some(reserved)) = ended {
+                    self.places.with(&self.counter, |places| places.give_up(&[(name, reserved.hits)]));
+                }
                 false
             }
         };
         if is_taken {
             self.counter.stats.undo();
-            self.places.undo(&self.counter, vec![name]);
+            self.places.undo(&self.counter, vec![(name, Admission::default())]);
         }
     }
 }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::{
     runtime::Builder,
     task::JoinSet,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 use weir_coordinate::simulated::{Condition, Network, Random};
 use weir_limit::{Hits, InFlight, OnStoreFailure, PlaceName, ReservedHits, Timestamp};
@@ -176,29 +176,53 @@ async fn closes_of_an_outage_get_nothing_and_it_comes_back_after_it() {
 /// By this instance or another one, also if nothing else is sent.
 #[tokio::test(start_paused = true)]
 async fn what_was_given_up_is_heard_by_one_who_asks() {
+    for limit in [unlimited(5_000), limit(3, 5_000)] {
+        let fleet = Fleet::new(OnStoreFailure::Local, 1, 0);
+        let instances = fleet.started(2, Network::default(), limit).await;
+        open(&instances[0], 1, 10).await;
+        pause(4_000).await;
+        assert_eq!(fleet.places(), [1]);
+        // as for each decision; the first of them asks, since it knows nothing
+        let calls = |i: usize| instances[i].store.remote().calls();
+        let before = [calls(0), calls(1)];
+        for _ in 0..900 {
+            assert!(given_up(&instances[1]).is_empty());
+            pause(1).await;
+        }
+        assert_eq!([calls(0) - before[0], calls(1) - before[1]], [0, 1]);
+        let mut back = Vec::new();
+        for _ in 0..200 {
+            back.extend(given_up(&instances[0]));
+            back.extend(given_up(&instances[1]));
+            pause(50).await;
+        }
+        assert_eq!(back, [10]);
+        assert_eq!(instances[0].places("given_up") + instances[1].places("given_up"), 1);
+        let asked = [calls(0) - before[0], calls(1) - before[1]];
+        assert!(asked.iter().all(|asked| (2..=4).contains(asked)), "{asked:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_caller_that_leaves_has_reserved_is_given_up() {
     let fleet = Fleet::new(OnStoreFailure::Local, 1, 0);
-    let instances = fleet.started(2, Network::default(), unlimited(5_000)).await;
-    open(&instances[0], 1, 10).await;
-    pause(4_000).await;
-    assert_eq!(fleet.places(), [1]);
-    // as for each decision; the first of them asks, since it knows nothing
-    let calls = |i: usize| instances[i].store.remote().calls();
-    let before = [calls(0), calls(1)];
-    for _ in 0..900 {
-        assert!(given_up(&instances[1]).is_empty());
-        pause(1).await;
-    }
-    assert_eq!([calls(0) - before[0], calls(1) - before[1]], [0, 1]);
-    let mut back = Vec::new();
-    for _ in 0..200 {
-        back.extend(given_up(&instances[0]));
-        back.extend(given_up(&instances[1]));
+    let instance = &fleet.started(1, slow(8), limit(4, AGE)).await[0];
+    instance.reserved.store(30, std::sync::atomic::Ordering::Relaxed);
+    for millis in [6, 8] {
+        drop(timeout(Duration::from_millis(millis), instance.take(millis)).await);
         pause(50).await;
+        assert!(fleet.places().is_empty() && given_up(instance) == [30], "{millis}");
     }
-    assert_eq!(back, [10]);
-    assert_eq!(instances[0].places("given_up") + instances[1].places("given_up"), 1);
-    let asked = [calls(0) - before[0], calls(1) - before[1]];
-    assert!(asked.iter().all(|asked| (2..=4).contains(asked)), "{asked:?}");
+    // one that was refused meanwhile gives it back itself
+    fleet.store.set(Condition::Frozen);
+    instance.limit.lock().most = 0;
+    assert!(instance.take(1).await.decisions[0].over);
+    instance.limit.lock().most = 4;
+    let taking = instance.take_within(&["a"], 2, Some(Duration::from_millis(1)));
+    assert!(taking.await.name.is_without_store());
+    fleet.store.set(Condition::Up);
+    pause(2_000).await;
+    assert_eq!((fleet.places(), given_up(instance)), (vec![2], vec![]));
 }
 
 /// A limit on the number of requests beside it.
@@ -322,15 +346,15 @@ impl Ledger {
 impl World {
     fn new(seed: u64, random: &mut Random) -> Self {
         let loses = random.chance(0.4);
-        let loss = if loses { pick(random, &[0.0, 0.02, 0.1]) } else { 0.0 };
+        let share = if loses { pick(random, &[0.0, 0.02, 0.1]) } else { 0.0 };
         let round_trip = pick(random, &[1, 3, 8]);
         let network = Network {
             round_trip: Duration::from_millis(round_trip),
             jitter: Duration::from_millis(round_trip * 2),
             spikes: pick(random, &[0.0, 0.03, 0.2]),
             spike: Duration::from_millis(pick(random, &[10, 60])),
-            lost_requests: loss / 2.0,
-            lost_replies: loss / 2.0,
+            lost_requests: share / 2.0,
+            lost_replies: share / 2.0,
             reorders: random.chance(0.2),
             timeout: Duration::from_millis(150),
         };
@@ -379,7 +403,9 @@ impl World {
     fn ask(&self, instance: &Instance) {
         let given_up = instance.given_up();
         let mut ledger = self.ledger.lock();
-        given_up.into_iter().for_each(|given_up| ledger.back(given_up));
+        for given_up in given_up {
+            ledger.back(given_up);
+        }
     }
 
     async fn request(self: Arc<Self>, serial: u64, mut random: Random) {
@@ -411,7 +437,9 @@ impl World {
             let name = (!random.chance(self.chances.nameless)).then_some(taken.name);
             if let Some(name) = name.filter(|_| random.chance(self.chances.unawaited)) {
                 let known = instance.end(name);
-                known.into_iter().for_each(|known| self.ledger.lock().back(known));
+                if let Some(known) = known {
+                    self.ledger.lock().back(known);
+                }
                 continue;
             }
             let Some(back) = instance.close(name).await else { continue };

@@ -45,7 +45,9 @@ impl PlaceArguments {
     fn named_hits(&mut self, names: &[NamedHits]) {
         self.names(names.iter().map(|(name, _)| *name));
         if names.iter().any(|(_, hits)| hits.0 > 0) {
-            names.iter().for_each(|(_, hits)| self.number(hits.0));
+            for (_, hits) in names {
+                self.number(hits.0);
+            }
         }
     }
 }

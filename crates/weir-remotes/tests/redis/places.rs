@@ -93,8 +93,8 @@ fn compare_with_the_simulated_store(redis: &RedisWithClock, cases: u32) {
                     valid_until: Timestamp::from_nanos(nanos.saturating_add_signed(left * 1_000_000)),
                 },
                 Action::End(names, newest) => {
-                    let named = with_flags(names, true).into_iter().map(Some);
-                    PlaceOp::End(named.chain(std::iter::repeat_n(None, newest)).collect())
+                    let all = with_flags(names, true).into_iter().map(Some);
+                    PlaceOp::End(all.chain(std::iter::repeat_n(None, newest)).collect())
                 }
                 Action::Add(names, most) => PlaceOp::Add { names: with_hits(names), most },
             };
