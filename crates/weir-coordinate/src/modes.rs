@@ -232,14 +232,15 @@ impl<R: Remote> Store for Coordinated<R> {
         for ended in ends {
             returned.push(match ended {
                 EndedHits::Known(reserved) => reserved,
-                EndedHits::Waits(mut receiver) => match timeout_at(until, &mut receiver).await {
-                    Ok(reserved) => reserved.ok().flatten(),
-                    // it may have come between
-                    Err(_) => {
+                EndedHits::Waits(mut receiver) => {
+                    if let Ok(reserved) = timeout_at(until, &mut receiver).await {
+                        reserved.ok().flatten()
+                    } else {
+                        // it may have come between
                         receiver.close();
                         receiver.try_recv().ok().flatten()
                     }
-                },
+                }
             });
         }
         Ok(returned)
