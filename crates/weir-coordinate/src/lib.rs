@@ -24,7 +24,7 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 
 pub use metrics::CoordinationMetrics;
-pub use places::PlaceAsked;
+pub use places::{EndedHits, PlaceAsked};
 
 use self::{
     client::{StoreClient, beat_until_left},

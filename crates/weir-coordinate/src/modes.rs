@@ -1,27 +1,28 @@
 //! The coordination modes together: picks the mode of a check, and has it decide within its budget.
 
-use std::{pin::pin, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use smallvec::{SmallVec, smallvec};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     Coordinated,
     buckets::{self, STEPS, UNKNOWN_PACE},
     client::{Delivery, StoreTime},
     counter::{DecisionRequest, Group, LocalCounter, TryKind, TryOutcome, TryVerdict, reservation},
-    places::PlaceAsked,
+    places::{EndedHits, PlaceAsked},
     table::Waiting,
 };
 use weir_limit::{
     Basis, Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, OnStoreFailure, OverLimitPolicy,
-    Period, PlaceAsk, Reservation, ReservationRequest, Scope, SharedCounts, Timestamp, capacity,
+    Period, PlaceAsk, PlaceCheck, PlaceName, Reservation, ReservationRequest, ReservedHits, Scope,
+    SharedCounts, Timestamp, capacity,
     line::Estimate,
     part::InstanceRank,
     request_bucket::{BucketName, BucketReply, BucketRequest},
 };
-use weir_observe::DecisionRecord;
+use weir_observe::{DecisionRecord, PlaceStats};
 use weir_store::{
     Decisions, EndedPlace, MemoryStore, PlaceRequest, ReturnedHits, Store, StoreError, TakeOptions,
     TakenPlaces, has_repeated, remote::Remote,
@@ -195,6 +196,7 @@ impl<R: Remote> Store for Coordinated<R> {
             limit: places[i].check.limit,
             takes: places[i].check.ask == PlaceAsk::Take,
             stats: places[i].stats,
+            reserved: places[i].reserved,
         });
         let shared: SmallVec<[PlaceAsked<'_>; 2]> = shared.collect();
         if shared.is_empty() {
@@ -213,18 +215,44 @@ impl<R: Remote> Store for Coordinated<R> {
     }
 
     async fn end_places(&self, ended: &[EndedPlace<'_>], now: Timestamp) -> Result<ReturnedHits, StoreError> {
-        for place in ended {
-            let EndedPlace { check, stats, name, is_undone, .. } = *place;
-            let Some(name) = name else { continue };
+        let until = Instant::now() + Duration::from(self.client.settings.budget);
+        let end = |place: &EndedPlace<'_>| {
+            let EndedPlace { check, stats, name, awaits, is_undone } = *place;
             let of = check.as_limit_check();
             if self.shares_places(&of) {
-                self.end_shared_place(&of, check.limit, stats, name, is_undone);
+                self.end_shared_place(&of, check.limit, stats, (name, awaits, is_undone))
             } else {
-                let name = Some(name.without_flags());
-                self.own.memory.end_places_now(&[EndedPlace { name, ..*place }], now);
+                let name = name.map(PlaceName::without_flags);
+                EndedHits::Known(self.own.memory.end_places_now(&[EndedPlace { name, ..*place }], now)[0])
             }
+        };
+        // all leave before the first one waits
+        let ends: SmallVec<[EndedHits; 2]> = ended.iter().map(end).collect();
+        let mut returned = ReturnedHits::new();
+        for ended in ends {
+            returned.push(match ended {
+                EndedHits::Known(reserved) => reserved,
+                EndedHits::Waits(mut receiver) => {
+                    if let Ok(reserved) = timeout_at(until, &mut receiver).await {
+                        reserved.ok().flatten()
+                    } else {
+                        // it may have come between
+                        receiver.close();
+                        receiver.try_recv().ok().flatten()
+                    }
+                }
+            });
         }
-        Ok(smallvec![None; ended.len()])
+        Ok(returned)
+    }
+
+    fn given_up(&self, check: &PlaceCheck<'_>, stats: &Arc<PlaceStats>, now: Timestamp) -> Vec<ReservedHits> {
+        let of = check.as_limit_check();
+        if self.shares_places(&of) {
+            self.shared_given_up(&of, check.limit, stats)
+        } else {
+            self.own.memory.given_up(check, stats, now)
+        }
     }
 
     async fn decide_bucket(

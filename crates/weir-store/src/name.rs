@@ -81,11 +81,11 @@ pub fn pool(prefix: &str, target: &Target, cycle: u64) -> Keys {
     cycles.into_iter().map(|cycle| format!("{members}_{cycle}")).chain([members.clone()]).collect()
 }
 
-/// The key of the places of the counter of `path`, and that of the marks of names that have ended.
+/// The key of the places of the counter of `path`, that of the marks of names that have ended, and that of reserved hits.
 pub fn places(prefix: &str, path: &str) -> Keys {
     let places = format!("{prefix}{{{path}}}i");
-    let marks = format!("{places}e");
-    [places, marks].into_iter().collect()
+    let (marks, hits) = (format!("{places}e"), format!("{places}h"));
+    [places, marks, hits].into_iter().collect()
 }
 
 /// Allocates once: thousands are built per second. A tier with another algorithm or period starts with a new counter.

@@ -3,15 +3,19 @@
 //! Every instance counts the requests that the fallback admits, and their ends, wherever those arrive. So a count may be
 //! below zero, and the sum of all counts is exact.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
-use weir_limit::{CounterKey, InFlight, OnStoreFailure, PlaceName, Timestamp};
+use weir_limit::{CounterKey, Hits, InFlight, OnStoreFailure, PlaceName, ReservedHits, Timestamp};
 use weir_observe::PlaceStats;
 use weir_store::{
     clock::STEP,
-    place_command::{PlaceCommand, PlaceOp, PlaceReply},
+    place_command::{NamedHits, PlaceCommand, PlaceOp, PlaceReply},
     remote::Target,
 };
+
+/// The starts of hits that were given up that a counter keeps. Beyond that, neighbours have the start of the earlier one:
+/// hits may stay counted, and none is given back to a window that has not counted it.
+const MAX_GIVEN_UP: usize = 256;
 
 /// A counter, as commands name it.
 #[derive(Debug)]
@@ -37,10 +41,23 @@ pub(super) struct LocalPlaces {
     /// The requests that the fallback has admitted here, less those that have ended here.
     count: i64,
     counted: Timestamp,
-    /// Admitted here by the fallback, and not added at the store yet.
-    untold: BTreeSet<PlaceName>,
-    /// Whether they will be added.
+    /// Admitted here without the store, and not added there yet.
+    untold: BTreeMap<PlaceName, UntoldPlace>,
+    /// Whether they will be added, or the store is asked what it has given up.
     pub(super) is_queued: bool,
+    /// The hits that requests had reserved that were given up, by their starts.
+    given_up: BTreeMap<Timestamp, Hits>,
+}
+
+/// A request without limit, or that the fallback has admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct UntoldPlace {
+    /// What it has reserved.
+    pub(super) hits: Hits,
+    /// The calls that may have told the store of it. Without any, it ends here.
+    pub(super) calls: u32,
+    /// Whether it has ended, and calls are on their way that have told the store of it, or failed.
+    pub(super) has_ended: bool,
 }
 
 /// The answer to one that asks for a place.
@@ -54,6 +71,17 @@ pub(super) struct PlaceOutcome {
 // === impl PlaceCounter ===
 
 impl PlaceCounter {
+    /// Returns whether its places only remember what requests have reserved.
+    pub(super) const fn is_unlimited(&self) -> bool {
+        self.limit.most == InFlight::UNLIMITED
+    }
+
+    /// Returns the command that tells the store of `names`.
+    pub(super) fn add(&self, names: Vec<NamedHits>) -> PlaceCommand {
+        let most = if self.is_unlimited() { PlaceCommand::MAX_RESERVING } else { InFlight::UNLIMITED };
+        self.command(PlaceOp::Add { names, most })
+    }
+
     pub(super) fn command(&self, op: PlaceOp) -> PlaceCommand {
         PlaceCommand { path: Arc::clone(&self.path), give_up_after: self.limit.give_up_after, op }
     }
@@ -68,6 +96,14 @@ impl PlaceCounter {
     }
 }
 
+// === impl UntoldPlace ===
+
+impl UntoldPlace {
+    pub(super) const fn new(hits: Hits, calls: u32) -> Self {
+        Self { hits, calls, has_ended: false }
+    }
+}
+
 // === impl LocalPlaces ===
 
 impl LocalPlaces {
@@ -79,8 +115,9 @@ impl LocalPlaces {
             ended: 0,
             count: 0,
             counted: Timestamp::default(),
-            untold: BTreeSet::new(),
+            untold: BTreeMap::new(),
             is_queued: false,
+            given_up: BTreeMap::new(),
         }
     }
 
@@ -96,8 +133,64 @@ impl LocalPlaces {
 
     /// Replies may arrive in another order, and the store's clock may be set back.
     pub(super) fn hear(&mut self, reply: &PlaceReply) {
+        self.counter.stats.give_up(reply.given_up.into());
         if reply.now >= self.heard || self.heard.since(reply.now) >= STEP {
             (self.known, self.heard, self.ended) = (reply.places, reply.now, 0);
+        }
+        self.give_up(&reply.given_up_hits);
+    }
+
+    /// Keeps hits until they are [returned](LocalPlaces::given_up).
+    pub(super) fn give_up(&mut self, names: &[NamedHits]) {
+        for (name, hits) in names.iter().filter(|(_, hits)| hits.0 > 0) {
+            let kept = self.given_up.entry(name.start()).or_default();
+            *kept = kept.plus(*hits);
+        }
+        while self.given_up.len() > MAX_GIVEN_UP {
+            let all: Vec<_> = std::mem::take(&mut self.given_up).into_iter().collect();
+            let sum =
+                |pair: &[(Timestamp, Hits)]| pair.iter().fold(Hits(0), |sum, (_, hits)| sum.plus(*hits));
+            self.given_up = all.chunks(2).map(|pair| (pair[0].0, sum(pair))).collect();
+        }
+    }
+
+    /// Returns the hits that were given up since the last call, and, if this `asks` the store, whether it must be asked for
+    /// more, since it is [silent](LocalPlaces::is_silent).
+    pub(super) fn given_up(&mut self, asks: bool, now: Timestamp) -> (Vec<ReservedHits>, bool) {
+        self.forget_untold(now);
+        let asks = asks && self.is_silent(now) && !std::mem::replace(&mut self.is_queued, true);
+        let given_up = std::mem::take(&mut self.given_up).into_iter();
+        (given_up.map(|(start, hits)| ReservedHits { hits, start }).collect(), asks)
+    }
+
+    /// Returns whether the store may have given up all that it had at the last reply.
+    pub(super) fn is_silent(&self, now: Timestamp) -> bool {
+        self.heard.after(self.counter.limit.give_up_after) <= now
+    }
+
+    /// Begins a request that needs no admission. Without room, the oldest one is given up.
+    pub(super) fn open(&mut self, (name, has_room): (PlaceName, bool), place: UntoldPlace) {
+        self.untold.insert(name.without_flags(), place);
+        if !has_room && let Some((name, place)) = self.untold.pop_first() {
+            // most likely it has ended elsewhere, if the store may know of it
+            self.give_up_untold(name, place);
+        }
+    }
+
+    fn give_up_untold(&mut self, name: PlaceName, UntoldPlace { hits, calls, .. }: UntoldPlace) {
+        if calls == 0 {
+            self.give_up(&[(name, hits)]);
+        }
+    }
+
+    /// Gives up the names that the store would give up at once.
+    fn forget_untold(&mut self, now: Timestamp) {
+        let age = self.counter.limit.give_up_after;
+        while let Some((name, place)) = self.untold.first_key_value().map(|(name, place)| (*name, *place))
+            && name.start().after(age) <= now
+        {
+            self.untold.remove(&name);
+            self.give_up_untold(name, place);
         }
     }
 
@@ -106,6 +199,7 @@ impl LocalPlaces {
     pub(super) fn decide(
         &mut self,
         (name, has_room): (Option<PlaceName>, bool),
+        place: UntoldPlace,
         policy: OnStoreFailure,
         instances: usize,
         now: Timestamp,
@@ -126,11 +220,7 @@ impl LocalPlaces {
         if let Some(name) = name.filter(|_| has_place) {
             self.count += 1;
             self.counted = now;
-            self.untold.insert(name.without_flags());
-            if !has_room {
-                // most likely it has ended elsewhere
-                self.untold.pop_first();
-            }
+            self.open((name, has_room), place);
         }
         PlaceOutcome { has_place, before }
     }
@@ -142,10 +232,18 @@ impl LocalPlaces {
         self.counted = now;
     }
 
-    /// Counts the end of a request, unless it was counted before.
-    pub(super) fn end(&mut self, name: PlaceName, is_first: bool, now: Timestamp) {
+    /// Counts the end of a request, unless it was counted before. Returns what it has reserved if the store cannot know of
+    /// it.
+    pub(super) fn end(&mut self, name: PlaceName, is_first: bool, now: Timestamp) -> Option<Hits> {
         let InFlight { most, give_up_after } = self.counter.limit;
-        self.untold.remove(&name.without_flags());
+        self.forget_untold(now);
+        let ended = match self.untold.get_mut(&name.without_flags()) {
+            Some(place) if place.calls > 0 => {
+                place.has_ended = true;
+                None
+            }
+            _ => self.untold.remove(&name.without_flags()),
+        };
         if !name.is_without_store() {
             self.ended = self.ended.saturating_add(is_first.into());
         } else if is_first && name.start().after(give_up_after) > now {
@@ -153,6 +251,20 @@ impl LocalPlaces {
             self.count = (self.count - 1).max(-i64::from(most));
             self.counted = now;
         }
+        ended.map(|place| place.hits)
+    }
+
+    /// Ends the newest request of those that the store cannot know: those that it does are older.
+    pub(super) fn end_newest(&mut self, now: Timestamp) -> Option<NamedHits> {
+        self.forget_untold(now);
+        let (name, hits) = self
+            .untold
+            .iter()
+            .rev()
+            .find(|(_, place)| place.calls == 0)
+            .map(|(name, place)| (*name, place.hits))?;
+        self.untold.remove(&name);
+        Some((name, hits))
     }
 
     /// The store has the place of `name`.
@@ -160,11 +272,36 @@ impl LocalPlaces {
         self.untold.remove(&name.without_flags());
     }
 
-    /// Returns up to `most` names to be added at the store.
-    pub(super) fn untold(&mut self, most: usize, now: Timestamp) -> Vec<PlaceName> {
-        let age = self.counter.limit.give_up_after;
-        self.untold.retain(|name| name.start().after(age) > now);
-        self.untold.iter().take(most).copied().collect()
+    /// A call with `name` has failed, and definitely told the store nothing unless it `is_unknown`.
+    pub(super) fn not_told(&mut self, name: PlaceName, is_unknown: bool) {
+        let name = name.without_flags();
+        let Some(place) = self.untold.get_mut(&name) else { return };
+        place.calls -= u32::from(!is_unknown && place.calls > 0);
+        let place = *place;
+        if place.has_ended && (is_unknown || place.calls == 0) {
+            self.untold.remove(&name);
+            self.give_up_untold(name, place);
+        }
+    }
+
+    /// Returns up to `most` names to be added at the store, by a call that leaves now.
+    pub(super) fn untold(&mut self, most: usize, now: Timestamp) -> Vec<NamedHits> {
+        self.forget_untold(now);
+        let tell = |(name, place): (&PlaceName, &mut UntoldPlace)| {
+            place.calls = place.calls.saturating_add(1);
+            (*name, place.hits)
+        };
+        self.untold.iter_mut().filter(|(_, place)| !place.has_ended).take(most).map(tell).collect()
+    }
+
+    /// Returns whether the counter must be queued, so that its names are told.
+    pub(super) fn begin_telling(&mut self) -> bool {
+        !self.untold.is_empty() && !std::mem::replace(&mut self.is_queued, true)
+    }
+
+    /// Returns the places that are known.
+    pub(super) fn places(&self) -> u32 {
+        u32::try_from(self.untold.len()).unwrap_or(u32::MAX).saturating_add(self.known)
     }
 
     pub(super) fn untold_names(&self) -> usize {
@@ -175,7 +312,7 @@ impl LocalPlaces {
     pub(super) fn is_idle(&mut self, now: Timestamp) -> bool {
         self.forget(now);
         let is_known = self.known > 0 && self.heard.after(self.counter.limit.give_up_after) > now;
-        !is_known && self.count == 0 && self.untold.is_empty() && !self.is_queued
+        !is_known && self.count == 0 && self.untold.is_empty() && !self.is_queued && self.given_up.is_empty()
     }
 
     /// Others may have heard of the ends of what was counted so long ago.
@@ -193,6 +330,8 @@ mod tests {
 
     const LIMIT: InFlight = InFlight { most: 12, give_up_after: Period::from_secs(10) };
 
+    const PLAIN: UntoldPlace = UntoldPlace::new(Hits(0), 0);
+
     fn at(millis: u64) -> Timestamp {
         Timestamp::from_millis(1_000_000 + millis)
     }
@@ -209,7 +348,7 @@ mod tests {
     fn fill(places: &mut LocalPlaces, instances: usize, millis: u64) -> Vec<PlaceName> {
         let admitted = |i: &u64| {
             let asked = (Some(name(millis, millis * 100 + i)), true);
-            places.decide(asked, OnStoreFailure::Local, instances, at(millis)).has_place
+            places.decide(asked, PLAIN, OnStoreFailure::Local, instances, at(millis)).has_place
         };
         (0..999).take_while(admitted).map(|i| name(millis, millis * 100 + i)).collect()
     }
@@ -268,26 +407,28 @@ mod tests {
         places.end(admitted[0], true, at(1));
         places.told(admitted[1]);
         assert_eq!(places.untold(100, at(2)).len(), 10);
-        assert_eq!(places.untold(100, at(2))[0], admitted[2].without_flags());
+        assert_eq!(places.untold(100, at(2))[0].0, admitted[2].without_flags());
         assert_eq!(places.untold(100, at(10_000)).len(), 0, "they are given up");
         // without room, the newest ones
         for i in 0..99 {
-            places.decide((Some(name(20_000, i)), i < 12), OnStoreFailure::Allow, 1, at(20_000));
+            places.decide((Some(name(20_000, i)), i < 12), PLAIN, OnStoreFailure::Allow, 1, at(20_000));
         }
         assert_eq!(places.untold(100, at(20_000)).len(), 12);
-        assert_eq!(places.untold(1, at(20_000)), [name(20_000, 87).without_flags()]);
+        assert_eq!(places.untold(1, at(20_000)), [(name(20_000, 87).without_flags(), Hits(0))]);
     }
 
     #[test]
     fn other_policies_admit_all_or_none() {
         let mut places = places();
         let asks = |places: &mut LocalPlaces, policy| {
-            (0..99).filter(|i| places.decide((Some(name(0, *i)), true), policy, 2, at(0)).has_place).count()
+            (0..99)
+                .filter(|i| places.decide((Some(name(0, *i)), true), PLAIN, policy, 2, at(0)).has_place)
+                .count()
         };
         assert_eq!(asks(&mut places, OnStoreFailure::Deny), 0);
         assert_eq!(asks(&mut places, OnStoreFailure::Allow), 99);
         // a look takes nothing
-        let looked = self::places().decide((None, true), OnStoreFailure::Local, 2, at(0));
+        let looked = self::places().decide((None, true), PLAIN, OnStoreFailure::Local, 2, at(0));
         assert_eq!(looked, PlaceOutcome { has_place: true, before: 0 });
     }
 }

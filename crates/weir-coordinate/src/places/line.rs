@@ -2,16 +2,16 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{Arc, OnceLock},
 };
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use smallvec::SmallVec;
 use tokio::{sync::oneshot::Sender, time::Instant};
 
 use super::counter::{PlaceCounter, PlaceOutcome};
 use crate::client::Delivery;
-use weir_limit::{CounterKey, Period, PlaceName, Timestamp};
+use weir_limit::{CounterKey, Hits, Period, PlaceName, ReservedHits, Timestamp};
 use weir_store::place_command::{PlaceCommand, PlaceOp};
 
 /// The most calls with starts that are on their way. Starts that arrive meanwhile share the next one.
@@ -24,6 +24,8 @@ const MAX_COMMANDS: usize = 64;
 const NEAR: Period = Period::from_millis(4);
 
 pub(super) type StartReply = Result<PlaceOutcome, Delivery>;
+
+pub(super) type Admission = Arc<OnceLock<bool>>;
 
 #[derive(Debug, Default)]
 pub(super) struct PlaceLine {
@@ -43,21 +45,35 @@ pub(super) struct Start {
     pub(super) counter: Arc<PlaceCounter>,
     /// None if nothing is taken.
     pub(super) name: Option<PlaceName>,
+    pub(super) reserved: Hits,
     /// How long it waits, here and by the store's clock.
     pub(super) until: Instant,
     pub(super) valid_until: Timestamp,
-    /// Whether it was admitted meanwhile, without the store.
-    pub(super) is_admitted: Arc<AtomicBool>,
+    /// Whether it was admitted meanwhile, without the store; nothing if its caller waits, or is gone.
+    pub(super) is_admitted: Admission,
     pub(super) reply: Sender<StartReply>,
 }
 
 /// A request that has ended.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct PlaceEnd {
     pub(super) counter: Arc<PlaceCounter>,
-    pub(super) name: PlaceName,
+    /// None for the newest one, which ends only while its caller waits: later it may be another one.
+    pub(super) name: Option<PlaceName>,
     /// Whether its place may be unknown: it was sent before, or is undone.
     pub(super) is_doubtful: bool,
+    /// Who gets what the request has reserved.
+    pub(super) returns: ReturnPath,
+}
+
+/// Who gets the hits that a request has reserved.
+#[derive(Debug)]
+pub(super) enum ReturnPath {
+    /// The caller, if it still waits, or else whoever asks what was [given up](super::counter::LocalPlaces::given_up).
+    Caller(Sender<Option<ReservedHits>>),
+    GivenUp,
+    /// Nobody: who was not admitted has given them back.
+    Nobody,
 }
 
 /// The starts of one command, and until when it is valid for all of them.
@@ -121,6 +137,20 @@ impl PlaceLine {
         dropped
     }
 
+    /// The counter has names to be added. Of more than `most` counters, those that are evicted are forgotten.
+    pub(super) fn add_untold_one(
+        &mut self,
+        counter: CounterKey,
+        most: usize,
+        is_kept: impl Fn(CounterKey) -> bool,
+    ) {
+        self.untold.push_back(counter);
+        if self.untold.len() > most {
+            let mut seen = HashSet::<CounterKey, foldhash::fast::RandomState>::default();
+            self.untold.retain(|key| seen.insert(*key) && is_kept(*key));
+        }
+    }
+
     /// The counters have names to be added.
     pub(super) fn add_untold(&mut self, counters: impl IntoIterator<Item = CounterKey>) {
         self.untold.extend(counters);
@@ -139,7 +169,8 @@ impl PlaceLine {
         }
         let mut batches = Vec::<EndBatch>::new();
         let mut places = HashMap::<CounterKey, usize, foldhash::fast::RandomState>::default();
-        for end in self.ends.drain(..self.ends.len().min(PlaceCommand::MAX_ENDED)) {
+        let sent = self.ends.drain(..self.ends.len().min(PlaceCommand::MAX_ENDED));
+        for end in sent.filter(|end| !end.is_left()) {
             let place = *places.entry(end.counter.key).or_insert(batches.len());
             match batches.get_mut(place) {
                 Some(batch) => batch.ends.push(end),
@@ -157,6 +188,15 @@ impl PlaceLine {
     /// Returns whether nothing is to be sent that nobody waits for, nor on its way.
     pub(super) const fn is_done(&self) -> bool {
         !self.is_sending
+    }
+}
+
+// === impl PlaceEnd ===
+
+impl PlaceEnd {
+    /// Returns whether nobody waits for the end of the newest request.
+    fn is_left(&self) -> bool {
+        self.name.is_none() && !matches!(&self.returns, ReturnPath::Caller(caller) if !caller.is_closed())
     }
 }
 
@@ -183,7 +223,7 @@ impl StartBatch {
 
     pub(super) fn command(&self) -> PlaceCommand {
         let (counter, valid_until) = (self.counter(), self.valid_until);
-        let names = self.starts.iter().filter_map(|start| start.name).collect();
+        let names = self.starts.iter().filter_map(|start| Some((start.name?, start.reserved))).collect();
         counter.command(PlaceOp::Take { names, most: counter.limit.most, valid_until })
     }
 }
@@ -196,6 +236,29 @@ impl EndBatch {
     }
 
     pub(super) fn command(&self) -> PlaceCommand {
-        self.counter().command(PlaceOp::End(self.ends.iter().map(|end| end.name).collect()))
+        let counter = self.counter();
+        // whose places nobody waits for: the store may hear of one after its end
+        let marked = |name: PlaceName| if counter.is_unlimited() { name.by_fallback() } else { name };
+        counter.command(PlaceOp::End(self.ends.iter().map(|end| end.name.map(marked)).collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_limit::{Entry, KeyHasher};
+
+    /// In an outage all of them wait, and others evict them meanwhile.
+    #[test]
+    fn counters_that_wait_are_forgotten_once_they_are_evicted() {
+        let (mut line, hasher) = (PlaceLine::default(), KeyHasher::random());
+        let keys =
+            (0..1_000).map(|i| hasher.key("d", &[Entry { key: "k", value: &i.to_string() }], |_| None));
+        let keys: Vec<CounterKey> = keys.collect();
+        for key in keys.iter().chain(&keys) {
+            line.add_untold_one(*key, 100, |key| keys[..50].contains(&key));
+            assert!(line.untold.len() <= 100);
+        }
+        assert!(keys[..50].iter().all(|key| line.untold.contains(key)));
     }
 }

@@ -4,8 +4,9 @@
 //! while the store does not reply, and `table.rs` all of these.
 //!
 //! A start waits within its budget. The store takes nothing after that, by its own clock, so that no end overtakes the
-//! start; and what it has taken for a start that was not admitted is ended. Ends wait for nobody: they leave at once,
-//! one call at a time, and again until the store has them. What was admitted without the store is added there.
+//! start; and what it has taken for a start that was not admitted is ended. Ends wait for nobody, but for what their
+//! requests have reserved: they leave at once, one call at a time, and again until the store has them. What was admitted
+//! without the store is added there, and so is a request without limit, of which it only remembers what it reserves.
 
 mod counter;
 mod line;
@@ -14,10 +15,7 @@ mod table;
 use std::{
     collections::BTreeMap,
     pin::pin,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -31,8 +29,8 @@ use tokio::{
 };
 
 use self::{
-    counter::{LocalPlaces, PlaceCounter, PlaceOutcome},
-    line::{EndBatch, PlaceEnd, PlaceLine, Start, StartBatch, StartReply},
+    counter::{LocalPlaces, PlaceCounter, PlaceOutcome, UntoldPlace},
+    line::{Admission, EndBatch, PlaceEnd, PlaceLine, ReturnPath, Start, StartBatch, StartReply},
     table::LocalPlaceTable,
 };
 use super::{
@@ -41,14 +39,14 @@ use super::{
     modes::{DecisionContext, record_mode, recorded},
 };
 use weir_limit::{
-    Basis, Capabilities, Coordination, CounterKey, InFlight, LimitCheck, OverLimitPolicy, Period,
-    PlaceDecision, PlaceName, Tier, Timestamp,
+    Basis, Capabilities, Coordination, CounterKey, Hits, InFlight, LimitCheck, OverLimitPolicy, Period,
+    PlaceDecision, PlaceName, ReservedHits, Tier, Timestamp,
 };
 use weir_observe::PlaceStats;
 use weir_store::{
     TakeOptions, TakenPlaces,
     path::{path_of, shortened},
-    place_command::{PlaceCommand, PlaceOp, PlaceReply},
+    place_command::{NamedHits, PlaceCommand, PlaceReply},
     remote::{Remote, RemoteError, StoreNode, Target},
 };
 
@@ -86,6 +84,17 @@ pub struct PlaceAsked<'a> {
     pub takes: bool,
     /// Where it is counted what becomes of places.
     pub stats: &'a Arc<PlaceStats>,
+    /// The hits that the request has reserved. A place [without limit](InFlight::UNLIMITED) is there at once.
+    pub reserved: Hits,
+}
+
+/// What becomes of what an ended request had reserved.
+#[derive(Debug)]
+pub enum EndedHits {
+    /// It is known; none if it is not kept here or at the store.
+    Known(Option<ReservedHits>),
+    /// The store replies.
+    Waits(oneshot::Receiver<Option<ReservedHits>>),
 }
 
 /// What a request has of one place until it is answered. If dropped, it is given back.
@@ -94,6 +103,7 @@ struct HeldPlace<'a, R: Remote> {
     counter: Arc<PlaceCounter>,
     /// None if nothing is taken.
     name: Option<PlaceName>,
+    reserved: Hits,
     state: HeldState,
 }
 
@@ -144,13 +154,13 @@ impl<R: Remote> SharedPlaces<R> {
             let stats = Arc::clone(stats);
             LocalPlaces::new(Arc::new(PlaceCounter { key: check.key, path, target, limit, stats }))
         };
-        self.table.with(check.key, new, self.client.time().now, |places| places.follow(limit, stats))
+        self.table.with(check.key, new, |places| places.follow(limit, stats))
     }
 
     /// `act` gets the counter, which is new if it was evicted meanwhile.
     fn with<T>(&self, counter: &Arc<PlaceCounter>, act: impl FnOnce(&mut LocalPlaces) -> T) -> T {
         let new = || LocalPlaces::new(Arc::clone(counter));
-        self.table.with(counter.key, new, self.client.time().now, act)
+        self.table.with(counter.key, new, act)
     }
 
     fn node(&self, counter: &PlaceCounter) -> StoreNode {
@@ -175,8 +185,13 @@ impl<R: Remote> SharedPlaces<R> {
         asked: &PlaceAsked<'_>,
         context: DecisionContext<'_>,
     ) -> PlaceDecision {
+        let reserved = held.reserved;
+        if held.counter.is_unlimited() {
+            return self.open(held);
+        }
         record_mode(context.record, Coordination::Strict);
-        let is_admitted = Arc::new(AtomicBool::new(false));
+        let mut calls = 0;
+        let is_admitted = Admission::default();
         if !self.client.is_unavailable_for(&held.counter.target, context.now) {
             let (reply, receiver) = oneshot::channel();
             held.state = HeldState::Waits(receiver);
@@ -184,6 +199,7 @@ impl<R: Remote> SharedPlaces<R> {
             let start = Start {
                 counter: Arc::clone(&held.counter),
                 name: held.name,
+                reserved,
                 until: context.until,
                 valid_until: self.valid_until(context.until),
                 is_admitted: Arc::clone(&is_admitted),
@@ -195,8 +211,10 @@ impl<R: Remote> SharedPlaces<R> {
                 let replied = pin!(held.replied(context.until));
                 recorded(context, 1, replied).await
             };
-            if let Ok(outcome) = replied {
-                return self.decided(held, outcome);
+            match replied {
+                Ok(outcome) => return self.decided(held, outcome),
+                Err(Delivery::NotApplied) => {}
+                Err(_) => calls = 1,
             }
         }
         let (policy, instances) = (self.client.failure_policy(asked.check), self.client.instances());
@@ -204,13 +222,15 @@ impl<R: Remote> SharedPlaces<R> {
         let name = (name, self.table.has_room());
         let decided = self.with(&counter, |places| {
             // replies are given under the lock
-            if let Some(outcome) = held.reply_after_all() {
-                return Ok(outcome);
+            match held.reply_after_all() {
+                Some(Ok(outcome)) => return Ok(outcome),
+                Some(Err(Delivery::NotApplied)) => calls = 0,
+                _ => {}
             }
-            let outcome = places.decide(name, policy, instances, self.client.time().now);
-            is_admitted.store(outcome.has_place, Ordering::Relaxed);
-            let tells = places.untold_names() > 0 && !std::mem::replace(&mut places.is_queued, true);
-            Err((outcome, tells))
+            let place = UntoldPlace::new(reserved, calls);
+            let outcome = places.decide(name, place, policy, instances, self.client.time().now);
+            let _ = is_admitted.set(outcome.has_place);
+            Err((outcome, places.begin_telling()))
         });
         let (PlaceOutcome { has_place, before }, tells) = match decided {
             Ok(outcome) => return self.decided(held, outcome),
@@ -226,6 +246,24 @@ impl<R: Remote> SharedPlaces<R> {
             record.set_fallback();
         }
         PlaceDecision { over: !has_place, before, basis: Basis::Fallback }
+    }
+
+    /// Has a place that nobody is refused.
+    fn open(self: &Arc<Self>, held: &mut HeldPlace<'_, R>) -> PlaceDecision {
+        let (counter, has_room) = (Arc::clone(&held.counter), self.table.has_room());
+        let (before, tells) = self.with(&counter, |places| {
+            let before = places.places();
+            if let Some(name) = held.name {
+                places.open((name, has_room), UntoldPlace::new(held.reserved, 0));
+            }
+            (before, places.begin_telling())
+        });
+        held.state = HeldState::ByFallback;
+        held.count_start(true);
+        if tells {
+            self.tell(&counter);
+        }
+        PlaceDecision { over: false, before, basis: Basis::Counters }
     }
 
     fn decided(
@@ -252,13 +290,13 @@ impl<R: Remote> SharedPlaces<R> {
         let now = self.client.time().now;
         let untold =
             batches.iter().filter_map(|batch| self.untold(batch.counter().key, PlaceCommand::MAX_ENDED, now));
-        let told: Vec<(Arc<PlaceCounter>, Vec<PlaceName>)> = untold.collect();
-        let adds = told.iter().map(|(counter, names)| counter.command(PlaceOp::Add(names.clone())));
+        let told: Vec<(Arc<PlaceCounter>, Vec<NamedHits>)> = untold.collect();
+        let adds = told.iter().map(|(counter, names)| counter.add(names.clone()));
         let commands = adds.chain(batches.iter().map(StartBatch::command)).collect();
         let about = Arc::clone(&batches[0].counter().target);
         let mut replies = self.call(node, about, commands, told.len() + batches.len()).await.into_iter();
         for (told, reply) in told.into_iter().zip(&mut replies) {
-            self.told(told, &reply);
+            self.told(told, reply);
         }
         for (batch, reply) in batches.into_iter().zip(replies) {
             self.answer(batch, &reply);
@@ -280,7 +318,6 @@ impl<R: Remote> SharedPlaces<R> {
             let late = |reply: &PlaceReply| reply.taken == 0 && reply.now > valid_until;
             let outcome = match reply {
                 Ok(reply) => {
-                    counter.stats.give_up(reply.given_up.into());
                     places.hear(reply);
                     // the store has decided nothing
                     if late(reply) { Err(Delivery::NotApplied) } else { Ok(reply) }
@@ -307,20 +344,17 @@ impl<R: Remote> SharedPlaces<R> {
                     continue;
                 };
                 let is_heard = reply.send(outcome).is_ok();
+                let is_admitted_here = is_admitted.get() == Some(&true);
                 match outcome {
+                    Ok(PlaceOutcome { has_place: true, .. }) if is_admitted_here => places.told(name),
                     Ok(PlaceOutcome { has_place: true, .. }) if !is_heard => {
-                        if is_admitted.load(Ordering::Relaxed) {
-                            places.told(name);
-                        } else {
-                            counter.stats.start();
-                            counter.stats.undo();
-                            undone.push(name);
-                        }
+                        counter.stats.start();
+                        counter.stats.undo();
+                        undone.push((name, is_admitted));
                     }
-                    Err(delivery) if delivery != Delivery::NotApplied => {
-                        unknown.push((name, is_admitted, until));
-                    }
-                    _ => {}
+                    Ok(_) | Err(Delivery::NotApplied) => places.not_told(name, false),
+                    Err(_) if is_admitted_here => places.not_told(name, true),
+                    Err(_) => unknown.push((name, is_admitted, until)),
                 }
             }
         });
@@ -331,34 +365,71 @@ impl<R: Remote> SharedPlaces<R> {
                 // after that, the store takes nothing
                 sleep_until(until).await;
                 let shard = places.table.lock(counter.key);
-                unknown.retain(|(_, is_admitted, _)| !is_admitted.load(Ordering::Relaxed));
+                unknown.retain(|(_, is_admitted, _)| is_admitted.get() != Some(&true));
                 drop(shard);
-                places.undo(&counter, unknown.into_iter().map(|(name, ..)| name).collect());
+                let unknown = unknown.into_iter().map(|(name, is_admitted, _)| (name, is_admitted));
+                places.undo(&counter, unknown.collect());
             }));
         }
     }
 
     // ends
 
-    /// Ends what the store may have taken for requests that were not admitted.
-    fn undo(self: &Arc<Self>, counter: &Arc<PlaceCounter>, names: Vec<PlaceName>) {
+    /// Ends what the store may have taken for requests that were not admitted. Their callers give back what they have
+    /// reserved, unless they are gone.
+    fn undo(self: &Arc<Self>, counter: &Arc<PlaceCounter>, names: Vec<(PlaceName, Admission)>) {
         if !names.is_empty() {
-            let end = |name| PlaceEnd { counter: Arc::clone(counter), name, is_doubtful: true };
+            let end = |(name, is_admitted): (PlaceName, Admission)| PlaceEnd {
+                counter: Arc::clone(counter),
+                name: Some(name),
+                is_doubtful: true,
+                returns: is_admitted.get().map_or(ReturnPath::GivenUp, |_| ReturnPath::Nobody),
+            };
             self.add_ends(self.node(counter), names.into_iter().map(end));
         }
     }
 
-    /// A request has ended, or was not admitted after all if it `is_undone`.
-    fn end(self: &Arc<Self>, counter: Arc<PlaceCounter>, name: PlaceName, is_undone: bool) {
-        let (now, is_first) = (self.client.time().now, self.table.remember(counter.key, name));
-        self.with(&counter, |places| places.end(name, is_first, now));
-        if name.start().after(counter.limit.give_up_after) <= now {
+    /// A request has ended, the newest one without a name, or was not admitted after all if it `is_undone`.
+    fn end(
+        self: &Arc<Self>,
+        counter: Arc<PlaceCounter>,
+        name: Option<PlaceName>,
+        awaits: bool,
+        is_undone: bool,
+    ) -> EndedHits {
+        let now = self.client.time().now;
+        let is_first = name.is_none_or(|name| self.table.remember(counter.key, name));
+        let ended = self.with(&counter, |places| match name {
+            Some(name) => Some((name, places.end(name, is_first, now)?)),
+            None => places.end_newest(now),
+        });
+        if let Some((name, hits)) = ended {
+            if !is_undone {
+                counter.stats.end(now.since(name.start()).into());
+            }
+            return EndedHits::Known(Some(ReservedHits { hits, start: name.start() }));
+        }
+        let is_old = name.is_some_and(|name| name.start().after(counter.limit.give_up_after) <= now);
+        let node = self.node(&counter);
+        if is_old {
             // the store has given it up
             counter.stats.end_unknown();
-            return;
+            return EndedHits::Known(None);
         }
-        let node = self.node(&counter);
-        self.add_ends(node, [PlaceEnd { counter, name, is_doubtful: is_undone || !is_first }]);
+        let waits = awaits && !self.client.is_unavailable_at(node);
+        let (returns, ended) = if waits {
+            let (caller, receiver) = oneshot::channel();
+            (ReturnPath::Caller(caller), EndedHits::Waits(receiver))
+        } else if name.is_none() {
+            // later, the newest is another one
+            return EndedHits::Known(None);
+        } else {
+            let is_returned = is_undone && !awaits;
+            let returns = if is_returned { ReturnPath::Nobody } else { ReturnPath::GivenUp };
+            (returns, EndedHits::Known(None))
+        };
+        self.add_ends(node, [PlaceEnd { counter, name, is_doubtful: is_undone || !is_first, returns }]);
+        ended
     }
 
     fn add_ends(self: &Arc<Self>, node: StoreNode, ends: impl IntoIterator<Item = PlaceEnd>) {
@@ -370,8 +441,9 @@ impl<R: Remote> SharedPlaces<R> {
 
     /// Has the names of `counter` added at the store.
     fn tell(self: &Arc<Self>, counter: &PlaceCounter) {
-        let node = self.node(counter);
-        self.lines.lock().entry(node).or_default().add_untold([counter.key]);
+        let (node, most) = (self.node(counter), 2 * self.client.settings.max_counters);
+        let is_kept = |key| self.table.with_existing(key, |_| ()).is_some();
+        self.lines.lock().entry(node).or_default().add_untold_one(counter.key, most, is_kept);
         self.send_ends(node);
     }
 
@@ -385,7 +457,7 @@ impl<R: Remote> SharedPlaces<R> {
     async fn send_some(self: &Arc<Self>, node: StoreNode) -> Option<bool> {
         let (ends, untold) = self.lines.lock().entry(node).or_default().next()?;
         let now = self.client.time().now;
-        let mut told: Vec<(Arc<PlaceCounter>, Vec<PlaceName>)> = Vec::new();
+        let mut told: Vec<(Arc<PlaceCounter>, Vec<NamedHits>)> = Vec::new();
         let (mut left, mut later) = (PlaceCommand::MAX_ENDED, Vec::new());
         for key in untold {
             if left == 0 {
@@ -395,7 +467,7 @@ impl<R: Remote> SharedPlaces<R> {
                 told.push((counter, names));
             }
         }
-        let adds = told.iter().map(|(counter, names)| counter.command(PlaceOp::Add(names.clone())));
+        let adds = told.iter().map(|(counter, names)| counter.add(names.clone()));
         let commands: Vec<PlaceCommand> = ends.iter().map(EndBatch::command).chain(adds).collect();
         let mut counters = ends.iter().map(EndBatch::counter).chain(told.iter().map(|(counter, _)| counter));
         let Some(about) = counters.next().map(|counter| Arc::clone(&counter.target)) else {
@@ -412,7 +484,7 @@ impl<R: Remote> SharedPlaces<R> {
         for (told, reply) in told.into_iter().zip(replies) {
             has_all &= reply.is_ok();
             let key = told.0.key;
-            later.extend(self.told(told, &reply).then_some(key));
+            later.extend(self.told(told, reply).then_some(key));
         }
         self.lines.lock().entry(node).or_default().add_untold(later);
         self.add_ends(node, again);
@@ -425,34 +497,34 @@ impl<R: Remote> SharedPlaces<R> {
         key: CounterKey,
         most: usize,
         now: Timestamp,
-    ) -> Option<(Arc<PlaceCounter>, Vec<PlaceName>)> {
+    ) -> Option<(Arc<PlaceCounter>, Vec<NamedHits>)> {
         let untold = self.table.with_existing(key, |places| {
             let names = places.untold(most, now);
-            places.is_queued &= !names.is_empty();
-            (Arc::clone(&places.counter), names)
+            places.is_queued &= !names.is_empty() || places.is_silent(now);
+            (places.is_queued || !names.is_empty()).then(|| (Arc::clone(&places.counter), names))
         });
-        untold.filter(|(_, names)| !names.is_empty())
+        untold.flatten()
     }
 
     /// Returns whether there are more to be added.
     fn told(
         &self,
-        (counter, names): (Arc<PlaceCounter>, Vec<PlaceName>),
-        reply: &Result<PlaceReply, RemoteError>,
+        (counter, names): (Arc<PlaceCounter>, Vec<NamedHits>),
+        reply: Result<PlaceReply, RemoteError>,
     ) -> bool {
-        if let Ok(reply) = reply {
-            counter.stats.give_up(reply.given_up.into());
-        }
-        let queued = self.table.with_existing(counter.key, |places| {
-            if reply.is_ok() {
-                for name in names {
-                    places.told(name);
+        self.with(&counter, |places| {
+            for (name, _) in names {
+                match &reply {
+                    Ok(_) => places.told(name),
+                    Err(error) => places.not_told(name, !error.is_definitely_not_applied()),
                 }
+            }
+            if let Ok(reply) = reply {
+                places.hear(&reply);
             }
             places.is_queued &= places.untold_names() > 0;
             places.is_queued
-        });
-        queued.unwrap_or(false)
+        })
     }
 
     fn ended(
@@ -461,33 +533,58 @@ impl<R: Remote> SharedPlaces<R> {
         reply: Result<PlaceReply, RemoteError>,
         again: &mut Vec<PlaceEnd>,
     ) {
-        match reply {
-            Ok(reply) => {
-                self.table.with_existing(ends[0].counter.key, |places| places.hear(&reply));
-                let stats = &ends[0].counter.stats;
-                stats.give_up(reply.given_up.into());
-                // of some that are unknown the store does not say which
-                let (mut unknown, now) =
-                    (ends.len().saturating_sub(reply.ended as usize), self.client.time().now);
-                for end in ends.iter().filter(|end| !end.is_doubtful) {
-                    if unknown > 0 {
-                        unknown -= 1;
-                        stats.end_unknown();
-                    } else {
-                        stats.end(now.since(end.name.start()).into());
+        let now = self.client.time().now;
+        let mut reply = match reply {
+            Ok(reply) => reply,
+            Err(error) => {
+                let is_unknown = !error.is_definitely_not_applied();
+                let is_kept = |end: &PlaceEnd| {
+                    let age = end.counter.limit.give_up_after;
+                    end.name.is_some_and(|name| name.start().after(age) > now)
+                };
+                let ends = ends.into_iter().filter(is_kept);
+                again.extend(ends.map(|end| PlaceEnd { is_doubtful: end.is_doubtful || is_unknown, ..end }));
+                return;
+            }
+        };
+        let counter = Arc::clone(&ends[0].counter);
+        // of some that are unknown the store does not say which
+        let mut unknown = ends.len().saturating_sub(reply.ended as usize);
+        let (are_all_known, mut late) = (unknown == 0, Vec::new());
+        let mut returned = std::mem::take(&mut reply.ended_hits);
+        let (named, newest): (Vec<PlaceEnd>, _) = ends.into_iter().partition(|end| end.name.is_some());
+        for PlaceEnd { name, is_doubtful, returns, .. } in named.into_iter().chain(newest) {
+            // the newest ones are the last
+            let is_its = |its: &NamedHits| name.is_none_or(|name| name.without_flags() == its.0);
+            let ended = returned.iter().position(is_its).map(|found| returned.remove(found));
+            let ended = ended.or(name.filter(|_| are_all_known).map(|name| (name, Hits(0))));
+            if let Some((ended, hits)) = ended {
+                let is_heard = match returns {
+                    ReturnPath::Caller(caller) => {
+                        caller.send(Some(ReservedHits { hits, start: ended.start() })).is_ok()
                     }
+                    ReturnPath::GivenUp => false,
+                    ReturnPath::Nobody => true,
+                };
+                if !is_heard {
+                    late.push((ended, hits));
                 }
             }
-            Err(error) => {
-                let (now, is_unknown) = (self.client.time().now, !error.is_definitely_not_applied());
-                let is_kept = |end: &PlaceEnd| end.name.start().after(end.counter.limit.give_up_after) > now;
-                again.extend(
-                    ends.into_iter()
-                        .filter(is_kept)
-                        .map(|end| PlaceEnd { is_doubtful: end.is_doubtful || is_unknown, ..end }),
-                );
+            match ended.map(|(name, _)| name).or(name) {
+                Some(name) if !is_doubtful && (ended.is_some() || unknown == 0) => {
+                    counter.stats.end(now.since(name.start()).into());
+                }
+                Some(_) if !is_doubtful => {
+                    unknown -= 1;
+                    counter.stats.end_unknown();
+                }
+                _ => {}
             }
         }
+        self.with(&counter, |places| {
+            places.hear(&reply);
+            places.give_up(&late);
+        });
     }
 
     /// Waits for the replies, one for each command.
@@ -550,10 +647,10 @@ impl<R: Remote> HeldPlace<'_, R> {
         }
     }
 
-    fn reply_after_all(&mut self) -> Option<PlaceOutcome> {
+    fn reply_after_all(&mut self) -> Option<StartReply> {
         let HeldState::Waits(receiver) = &mut self.state else { return None };
         receiver.close();
-        receiver.try_recv().ok()?.ok()
+        receiver.try_recv().ok()
     }
 }
 
@@ -566,19 +663,24 @@ impl<R: Remote> Drop for HeldPlace<'_, R> {
             HeldState::Waits(_) => {
                 // replies are given under the lock
                 let _shard = self.places.table.lock(self.counter.key);
-                let is_taken = self.reply_after_all().is_some_and(|outcome| outcome.has_place);
+                let is_taken =
+                    self.reply_after_all().is_some_and(|reply| reply.is_ok_and(|outcome| outcome.has_place));
                 self.count_start(is_taken);
                 is_taken
             }
             HeldState::ByFallback => {
                 self.counter.stats.undo();
-                self.places.end(Arc::clone(&self.counter), name.by_fallback(), true);
+                // nobody waits for a reply
+                let ended = self.places.end(Arc::clone(&self.counter), Some(name.by_fallback()), true, true);
+                if let EndedHits::Known(Some(reserved)) = ended {
+                    self.places.with(&self.counter, |places| places.give_up(&[(name, reserved.hits)]));
+                }
                 false
             }
         };
         if is_taken {
             self.counter.stats.undo();
-            self.places.undo(&self.counter, vec![name]);
+            self.places.undo(&self.counter, vec![(name, Admission::default())]);
         }
     }
 }
@@ -613,7 +715,8 @@ impl<R: Remote> Coordinated<R> {
             // a check beside a start, too
             let takes = |other: &PlaceAsked<'_>| other.takes && other.check.key == one.check.key;
             let name = asked.iter().any(takes).then_some(name);
-            (one, HeldPlace { places: &self.places, counter, name, state: HeldState::Nothing })
+            let reserved = one.reserved;
+            (one, HeldPlace { places: &self.places, counter, name, reserved, state: HeldState::Nothing })
         });
         let mut held: SmallVec<[(&PlaceAsked<'_>, HeldPlace<'_, R>); 2]> = held.collect();
         let taking = held.iter_mut().map(|(asked, held)| self.places.take(held, asked, context));
@@ -624,7 +727,8 @@ impl<R: Remote> Coordinated<R> {
             decisions.extend(decision);
         }
         let taken = || held.iter().filter(|(_, held)| held.name.is_some());
-        let is_flagged = taken().any(|(_, held)| matches!(held.state, HeldState::ByFallback));
+        let by_fallback = |held: &HeldPlace<'_, R>| matches!(held.state, HeldState::ByFallback);
+        let is_flagged = taken().any(|(_, held)| by_fallback(held) && !held.counter.is_unlimited());
         for (_, held) in &mut held {
             if is_flagged && held.name.is_some() && matches!(held.state, HeldState::Taken) {
                 // its end will count as that of a request of the fallback
@@ -636,19 +740,36 @@ impl<R: Remote> Coordinated<R> {
         TakenPlaces { name: if is_flagged { name.by_fallback() } else { name }, decisions }
     }
 
-    /// Frees the place of `name`, of a request that has ended or, if it `is_undone`, was not admitted after all. The store
-    /// frees it later.
+    /// Frees the place of `name`, or the newest one, of a request that has ended or, if it `is_undone`, was not admitted after
+    /// all. The store frees it later; what it had reserved is for the caller, if that `awaits` it, or else is
+    /// [given up](Self::shared_given_up), unless it `is_undone`.
     pub fn end_shared_place(
         &self,
         check: &LimitCheck<'_>,
         limit: InFlight,
         stats: &Arc<PlaceStats>,
-        name: PlaceName,
-        is_undone: bool,
-    ) {
+        (name, awaits, is_undone): (Option<PlaceName>, bool, bool),
+    ) -> EndedHits {
         if is_undone {
             stats.undo();
         }
-        self.places.end(self.places.counter(check, limit, stats), name, is_undone);
+        self.places.end(self.places.counter(check, limit, stats), name, awaits, is_undone)
+    }
+
+    /// [`Store::given_up`](weir_store::Store::given_up) of places that the store keeps.
+    pub fn shared_given_up(
+        &self,
+        check: &LimitCheck<'_>,
+        limit: InFlight,
+        stats: &Arc<PlaceStats>,
+    ) -> Vec<ReservedHits> {
+        let counter = self.places.counter(check, limit, stats);
+        let now = self.client.time().now;
+        let asks = !self.client.is_unavailable_for(&counter.target, now);
+        let (given_up, asks) = self.places.with(&counter, |places| places.given_up(asks, now));
+        if asks {
+            self.places.tell(&counter);
+        }
+        given_up
     }
 }

@@ -15,6 +15,9 @@ use weir_store::brief_lock;
 /// More than threads, so that few wait for a lock.
 const SHARDS: usize = 64;
 
+/// The counters of which one is evicted: looking at all of a shard would take long.
+const FEW: usize = 16;
+
 /// The ends that an instance remembers, so that repeated ones count nothing.
 const REMEMBERED: usize = 1_024;
 
@@ -61,12 +64,11 @@ impl LocalPlaceTable {
         &self,
         key: CounterKey,
         new: impl FnOnce() -> LocalPlaces,
-        now: Timestamp,
         act: impl FnOnce(&mut LocalPlaces) -> T,
     ) -> T {
         let mut shard = self.lock(key);
         if shard.len() >= self.max && !shard.contains_key(&key) {
-            self.make_room(&mut shard, now);
+            self.make_room(&mut shard);
         }
         self.counting(shard.entry(key).or_insert_with(new), act)
     }
@@ -97,15 +99,13 @@ impl LocalPlaceTable {
         done
     }
 
-    /// One that has nothing to tell goes first.
-    fn make_room(&self, shard: &mut LocalPlaceShard, now: Timestamp) {
-        shard.retain(|_, places| !places.is_idle(now));
-        while shard.len() >= self.max {
-            let without = shard.iter().find(|(_, places)| places.untold_names() == 0);
-            let Some(evicted) = without.or_else(|| shard.iter().next()).map(|(key, _)| *key) else { return };
-            let evicted = shard.remove(&evicted).map_or(0, |places| places.untold_names());
-            self.untold.fetch_sub(evicted, Ordering::Relaxed);
-        }
+    /// One that has nothing to tell goes first, if there is one among a few.
+    fn make_room(&self, shard: &mut LocalPlaceShard) {
+        let mut few = shard.iter().take(FEW);
+        let without = few.find(|(_, places)| places.untold_names() == 0).or_else(|| shard.iter().next());
+        let Some(evicted) = without.map(|(key, _)| *key) else { return };
+        let evicted = shard.remove(&evicted).map_or(0, |places| places.untold_names());
+        self.untold.fetch_sub(evicted, Ordering::Relaxed);
     }
 
     /// Removes idle counters from some of the shards, others each time.
@@ -139,8 +139,8 @@ impl LocalPlaceTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::places::counter::PlaceCounter;
-    use weir_limit::{Entry, InFlight, KeyHasher, OnStoreFailure, Period};
+    use crate::places::counter::{PlaceCounter, UntoldPlace};
+    use weir_limit::{Entry, Hits, InFlight, KeyHasher, OnStoreFailure, Period};
     use weir_store::place_command::PlaceReply;
 
     fn new() -> LocalPlaces {
@@ -164,10 +164,10 @@ mod tests {
             (LocalPlaceTable::new(640, 100), KeyHasher::random(), Timestamp::from_secs(9));
         for (i, key) in keys(&hasher).enumerate() {
             let name = PlaceName::new(now, i as u64, true);
-            let has_room = table.has_room();
-            table.with(key, new, now, |places| {
+            let (has_room, place) = (table.has_room(), UntoldPlace::new(Hits(0), 0));
+            table.with(key, new, |places| {
                 places.hear(&PlaceReply { now, places: 1, ..PlaceReply::default() });
-                places.decide((Some(name), has_room), OnStoreFailure::Allow, 1, now);
+                places.decide((Some(name), has_room), place, OnStoreFailure::Allow, 1, now);
             });
         }
         let untold = || table.untold.load(Ordering::Relaxed);

@@ -9,20 +9,23 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use weir_coordinate::{
-    Coordinated, CoordinationSettings, PlaceAsked,
+    Coordinated, CoordinationSettings, EndedHits, PlaceAsked,
     simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
 };
 use weir_limit::{
-    Descriptor, Domain, Entry, InFlight, KeyHasher, Limit, Matched, OnStoreFailure, Period, PlaceName,
-    Request, Rule, RuleNode, RuleSet, Timestamp, Values,
+    Descriptor, Domain, Entry, Hits, InFlight, KeyHasher, Limit, LimitCheck, Matched, OnStoreFailure, Period,
+    PlaceName, Request, ReservedHits, Rule, RuleNode, RuleSet, Timestamp, Values,
 };
 use weir_observe::{PlaceStats, PlaceTotals, Stats};
 use weir_store::{TakeOptions, TakenPlaces, clock::Clock as _};
 
 /// The time that the instances run before the first request, so that they know each other.
 pub(crate) const WARM_UP: Duration = Duration::from_secs(5);
+
+/// How long a caller waits for what its request has reserved.
+const BUDGET: Duration = Duration::from_millis(15);
 
 /// The counter of [`Instance::take`] in the store.
 pub(crate) const PATH: &str = "d|k=a";
@@ -42,6 +45,8 @@ pub(crate) struct Fleet {
 pub(crate) struct Instance {
     pub(crate) store: Coordinated<SimulatedRemote>,
     pub(crate) limit: Mutex<InFlight>,
+    /// The hits that each request reserves.
+    pub(crate) reserved: AtomicU64,
     clock: SimulatedClock,
     rules: Arc<RuleSet>,
     stats: Arc<PlaceStats>,
@@ -72,6 +77,7 @@ impl Fleet {
         Arc::new(Instance {
             store,
             limit: Mutex::new(limit),
+            reserved: AtomicU64::new(0),
             clock,
             rules: Arc::clone(&self.rules),
             stats: stats(),
@@ -124,8 +130,14 @@ impl Instance {
         let descriptors = values.iter().map(|value| descriptor(*value)).collect();
         let request = Request { domain: "d", descriptors, hits: 1 };
         let matched = Matched::new(&self.rules, &request);
-        let asked =
-            matched.checks.iter().map(|check| PlaceAsked { check, limit, takes: true, stats: &self.stats });
+        let reserved = self.reserved.load(Ordering::Relaxed);
+        let asked = matched.checks.iter().map(|check| PlaceAsked {
+            check,
+            limit,
+            takes: true,
+            stats: &self.stats,
+            reserved: Hits(reserved),
+        });
         let asked: Vec<PlaceAsked<'_>> = asked.collect();
         self.store
             .take_shared_places(&asked, serial, now, TakeOptions { wait, ..TakeOptions::default() })
@@ -141,16 +153,43 @@ impl Instance {
             .sum()
     }
 
-    pub(crate) fn end(&self, name: PlaceName) {
-        self.end_of("a", name, false);
+    /// Returns what it has reserved, if that is known at once.
+    pub(crate) fn end(&self, name: PlaceName) -> Option<ReservedHits> {
+        self.end_of("a", name, false)
     }
 
-    pub(crate) fn end_of(&self, value: &str, name: PlaceName, is_undone: bool) {
+    pub(crate) fn end_of(&self, value: &str, name: PlaceName, is_undone: bool) -> Option<ReservedHits> {
+        let ended = self.end_with(value, |store, check, limit, stats| {
+            store.end_shared_place(check, limit, stats, (Some(name), false, is_undone))
+        });
+        if let EndedHits::Known(reserved) = ended { reserved } else { None }
+    }
+
+    /// Ends the request of `name`, or the newest one, and waits for what it has reserved.
+    pub(crate) async fn close(&self, name: Option<PlaceName>) -> Option<ReservedHits> {
+        let ended = self.end_with("a", |store, check, limit, stats| {
+            store.end_shared_place(check, limit, stats, (name, true, false))
+        });
+        match ended {
+            EndedHits::Known(reserved) => reserved,
+            EndedHits::Waits(reserved) => timeout(BUDGET, reserved).await.ok()?.ok()?,
+        }
+    }
+
+    pub(crate) fn given_up(&self) -> Vec<ReservedHits> {
+        self.end_with("a", Coordinated::shared_given_up)
+    }
+
+    fn end_with<T>(
+        &self,
+        value: &str,
+        act: impl FnOnce(&Coordinated<SimulatedRemote>, &LimitCheck<'_>, InFlight, &Arc<PlaceStats>) -> T,
+    ) -> T {
         let entries = [Entry { key: "k", value }];
         let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
         let request = Request { domain: "d", descriptors: [descriptor].into_iter().collect(), hits: 1 };
         let matched = Matched::new(&self.rules, &request);
-        self.store.end_shared_place(&matched.checks[0], *self.limit.lock(), &self.stats, name, is_undone);
+        act(&self.store, &matched.checks[0], *self.limit.lock(), &self.stats)
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod callers;
 mod fleet;
+mod reserved;
 mod schedules;
 mod starts;
 mod store;

@@ -389,7 +389,7 @@ impl World {
         sleep(QUIET).await;
         let age = self.chances.limit.give_up_after;
         let mut places = self.fleet.store.places(PATH);
-        places.give_up(age, self.fleet.store.clock().now());
+        places.give_up(age, self.fleet.store.clock().now(), usize::MAX);
         {
             let state = &mut *self.state.lock();
             let left = places.iter().map(|(name, _)| name.serial());

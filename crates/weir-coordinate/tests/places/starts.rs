@@ -52,7 +52,9 @@ async fn starts_that_wait_share_calls() {
     assert_eq!(before, (0..50).collect::<Vec<_>>());
     // ends, too
     let before = instance.store.remote().calls();
-    all.iter().take(50).for_each(|taken| instance.end(taken.name));
+    for taken in all.iter().take(50) {
+        instance.end(taken.name);
+    }
     sleep(Duration::from_millis(20)).await;
     assert!(fleet.places().is_empty());
     assert!(instance.store.remote().calls() - before <= 3);

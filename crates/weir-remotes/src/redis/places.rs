@@ -9,10 +9,10 @@ use super::{
     script,
 };
 use crate::transport::malformed_reply;
-use weir_limit::{Period, PlaceName, Timestamp};
+use weir_limit::{Hits, Period, PlaceName, Timestamp};
 use weir_store::{
     name,
-    place_command::{PlaceCommand, PlaceOp, PlaceReply},
+    place_command::{NamedHits, PlaceCommand, PlaceOp, PlaceReply},
 };
 
 const TAKE: &str = "take";
@@ -37,8 +37,18 @@ impl PlaceArguments {
         self.number(period.as_nanos().div_ceil(1_000_000));
     }
 
-    fn names<'a>(&mut self, names: impl IntoIterator<Item = &'a PlaceName>) {
+    /// Without flags.
+    fn names(&mut self, names: impl IntoIterator<Item = PlaceName>) {
         self.0.extend(names.into_iter().map(|name| name.without_flags().bytes().to_vec()));
+    }
+
+    fn named_hits(&mut self, names: &[NamedHits]) {
+        self.names(names.iter().map(|(name, _)| *name));
+        if names.iter().any(|(_, hits)| hits.0 > 0) {
+            for (_, hits) in names {
+                self.number(hits.0);
+            }
+        }
     }
 }
 
@@ -51,7 +61,7 @@ impl PlacesRequest {
         let verb = match op {
             PlaceOp::Take { .. } => TAKE,
             PlaceOp::End(_) => END,
-            PlaceOp::Add(_) => "add",
+            PlaceOp::Add { .. } => "add",
         };
         let now = now.map(|now| script::micros(now).to_string()).unwrap_or_default();
         let mut arguments = PlaceArguments([verb.into(), now.into()].into_iter().collect());
@@ -60,20 +70,29 @@ impl PlacesRequest {
         arguments.millis(PlaceCommand::MARKED + jitter);
         arguments.millis(PlaceCommand::MARKED);
         arguments.number(PlaceCommand::MAX_MARKS as u64);
+        arguments.number(PlaceCommand::MAX_ENDED as u64);
         match op {
             PlaceOp::Take { names, most, valid_until } => {
+                arguments.number(names.len() as u64);
                 arguments.number((*most).into());
                 arguments.number(script::micros(*valid_until));
-                arguments.names(names);
+                arguments.named_hits(names);
             }
-            PlaceOp::End(names) => {
-                let (marked, others): (Vec<&PlaceName>, Vec<_>) =
-                    names.iter().partition(|name| name.is_without_store());
+            PlaceOp::End(ends) => {
+                let (marked, others): (Vec<PlaceName>, Vec<_>) =
+                    ends.iter().flatten().partition(|name| name.is_without_store());
+                let named = marked.len() + others.len();
+                arguments.number(named as u64);
                 arguments.number(marked.len() as u64);
-                arguments.names(marked);
-                arguments.names(others);
+                arguments.number((ends.len() - named) as u64);
+                arguments.names(marked.into_iter().chain(others));
             }
-            PlaceOp::Add(names) => arguments.names(names),
+            PlaceOp::Add { names, most } => {
+                arguments.number(names.len() as u64);
+                arguments.number((*most).into());
+                arguments.number(0);
+                arguments.named_hits(names);
+            }
         }
         let keys = name::places(prefix, path);
         Self {
@@ -104,6 +123,21 @@ fn reply(value: &Value, verb: &str) -> Option<PlaceReply> {
     };
     let (done, places, given_up) = (number(0)?, number(1)?, number(2)?);
     let of = |its: &str| if verb == its { done } else { 0 };
+    let hits = |i: usize| numbers.get(i).map_or(Some(Vec::new()), named_hits);
     let now = Timestamp::from_nanos(u64::try_from(*micros).ok()?.checked_mul(1_000)?);
-    Some(PlaceReply { now, taken: of(TAKE), places, given_up, ended: of(END) })
+    let (ended_hits, given_up_hits) = (hits(3)?, hits(4)?);
+    Some(PlaceReply { now, taken: of(TAKE), places, given_up, ended: of(END), ended_hits, given_up_hits })
+}
+
+/// Names and their hits in turn.
+fn named_hits(value: &Value) -> Option<Vec<NamedHits>> {
+    let Value::Array(values) = value else { return None };
+    let pairs = values.chunks(2).map(|pair| match pair {
+        [Value::BulkString(name), Value::BulkString(hits)] => {
+            let hits = std::str::from_utf8(hits).ok()?.parse().ok()?;
+            Some((PlaceName::from_bytes(name)?, Hits(hits)))
+        }
+        _ => None,
+    });
+    pairs.collect()
 }

@@ -10,10 +10,10 @@ use std::{
 
 use futures_util::FutureExt as _;
 use tokio::task::{JoinSet, yield_now};
-use weir_coordinate::{Coordinated, CoordinationSettings, PlaceAsked};
+use weir_coordinate::{Coordinated, CoordinationSettings, EndedHits, PlaceAsked};
 use weir_limit::{
-    Basis, Descriptor, Domain, Entry, InFlight, KeyHasher, Limit, Matched, OnStoreFailure, Period, PlaceName,
-    Request, Rule, RuleNode, RuleSet, Values,
+    Basis, Descriptor, Domain, Entry, Hits, InFlight, KeyHasher, Limit, Matched, OnStoreFailure, Period,
+    PlaceName, Request, Rule, RuleNode, RuleSet, Values,
 };
 use weir_observe::{PlaceStats, Stats};
 use weir_remotes::redis::RedisRemote;
@@ -53,18 +53,41 @@ impl Instance {
     }
 
     async fn take(&self) -> TakenPlaces {
+        self.reserve(limit(), 0).await
+    }
+
+    async fn reserve(&self, limit: InFlight, reserved: u64) -> TakenPlaces {
         let serial = self.serials.fetch_add(1, Ordering::Relaxed);
         let request = request();
         let matched = Matched::new(&self.rules, &request);
-        let asked =
-            [PlaceAsked { check: &matched.checks[0], limit: limit(), takes: true, stats: &self.stats }];
+        let (check, stats) = (&matched.checks[0], &self.stats);
+        let asked = [PlaceAsked { check, limit, takes: true, stats, reserved: Hits(reserved) }];
         self.store.take_shared_places(&asked, serial, SystemClock.now(), TakeOptions::default()).await
+    }
+
+    async fn close(&self, limit: InFlight, name: Option<PlaceName>) -> u64 {
+        let request = request();
+        let matched = Matched::new(&self.rules, &request);
+        let ended = self.store.end_shared_place(&matched.checks[0], limit, &self.stats, (name, true, false));
+        let reserved = match ended {
+            EndedHits::Known(reserved) => reserved,
+            EndedHits::Waits(reply) => reply.await.ok().flatten(),
+        };
+        reserved.map_or(0, |reserved| reserved.hits.0)
+    }
+
+    fn given_up(&self, limit: InFlight) -> u64 {
+        let request = request();
+        let matched = Matched::new(&self.rules, &request);
+        let given_up = self.store.shared_given_up(&matched.checks[0], limit, &self.stats);
+        given_up.iter().map(|given_up| given_up.hits.0).sum()
     }
 
     fn end(&self, name: PlaceName) {
         let request = request();
         let matched = Matched::new(&self.rules, &request);
-        self.store.end_shared_place(&matched.checks[0], limit(), &self.stats, name, false);
+        let how = (Some(name), false, false);
+        let _ = self.store.end_shared_place(&matched.checks[0], limit(), &self.stats, how);
     }
 }
 
@@ -168,6 +191,54 @@ async fn an_outage_exceeds_no_limit_and_what_it_admits_is_added_after_it() {
         fleet[1].end(name);
     }
     until("all places are free", async || places(&server) == 0).await;
+}
+
+/// Some end where they began, some elsewhere, some at both, without a name, or never.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_reserved_comes_back_once() {
+    let server = Server::start();
+    let fleet = fleet(&server, Period::from_secs(10)).await;
+    let limit = InFlight { most: InFlight::UNLIMITED, give_up_after: Period::from_secs(2) };
+    let sums = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+    let mut callers = JoinSet::new();
+    for caller in 0..20_usize {
+        let (fleet, sums) = (fleet.clone(), Arc::clone(&sums));
+        callers.spawn(async move {
+            let (reserved, returned) = &*sums;
+            for i in 0..100 {
+                let (here, elsewhere) = (&fleet[(caller + i) % 2], &fleet[(caller + i + 1) % 2]);
+                let hits = (caller * 100 + i) as u64 % 977 + 1;
+                returned.fetch_add(here.given_up(limit), Ordering::Relaxed);
+                let name = here.reserve(limit, hits).await.name;
+                reserved.fetch_add(hits, Ordering::Relaxed);
+                if i % 3 > 0 {
+                    yield_now().await;
+                }
+                let closed = match (caller + i) % 7 {
+                    0 => 0,
+                    1 | 2 => here.close(limit, Some(name)).await,
+                    3 | 4 => elsewhere.close(limit, Some(name)).await,
+                    5 => elsewhere.close(limit, None).await,
+                    _ => {
+                        let both = (here.close(limit, Some(name)), elsewhere.close(limit, Some(name)));
+                        let both = tokio::join!(both.0, both.1);
+                        assert!(both.0 == 0 || both.1 == 0, "{both:?} of {hits}");
+                        both.0 + both.1
+                    }
+                };
+                returned.fetch_add(closed, Ordering::Relaxed);
+            }
+        });
+    }
+    callers.join_all().await;
+    let (reserved, returned) = (sums.0.load(Ordering::Relaxed), &sums.1);
+    until("all has come back", async || {
+        let back: u64 = fleet.iter().map(|instance| instance.given_up(limit)).sum();
+        returned.fetch_add(back, Ordering::Relaxed) + back >= reserved
+    })
+    .await;
+    let more: u64 = fleet.iter().map(|instance| instance.given_up(limit)).sum();
+    assert_eq!((returned.load(Ordering::Relaxed), more), (reserved, 0));
 }
 
 fn stats() -> Arc<PlaceStats> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use redis::Value;
-use weir_limit::{Algorithm, Bucket, OverLimitPolicy, Period, PlaceName, Refill};
+use weir_limit::{Algorithm, Bucket, Hits, OverLimitPolicy, Period, PlaceName, Refill};
 use weir_remotes::redis::{Auth, RedisRemote};
 use weir_store::{
     place_command::{PlaceCommand, PlaceOp},
@@ -66,7 +66,8 @@ async fn the_least_rights_of_the_page_suffice() {
     let command = PoolCommand { target: pool, cycle, places: 9, forget_after: 2, op };
     remote.call_pool(command).await.expect("it may keep pools");
     let name = PlaceName::new(at, 1, true);
-    for op in [PlaceOp::Add(vec![name]), PlaceOp::End(vec![name])] {
+    let add = PlaceOp::Add { names: vec![(name, Hits(9))], most: 9 };
+    for op in [add, PlaceOp::End(vec![Some(name)])] {
         let command = PlaceCommand { path: "d|user=1".into(), give_up_after: Period::from_secs(60), op };
         let replies = remote.call_places(vec![command]).await.expect("a reply").replies;
         replies[0].clone().expect("it may keep places");
