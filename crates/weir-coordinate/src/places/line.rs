@@ -32,6 +32,8 @@ pub(super) struct PlaceLine {
     starts: VecDeque<Start>,
     /// On their way.
     calls: usize,
+    /// Whether a task will begin one.
+    is_queued: bool,
     ends: VecDeque<PlaceEnd>,
     /// The counters with names to be added.
     untold: VecDeque<CounterKey>,
@@ -96,11 +98,14 @@ impl PlaceLine {
         self.starts.push_back(start);
     }
 
-    /// Returns the starts of a call that may leave now; none if there is none. Counts the call.
+    /// Returns whether a task must be started that begins a call.
+    pub(super) fn queue_call(&mut self) -> bool {
+        !self.starts.is_empty() && self.calls < MAX_CALLS && !std::mem::replace(&mut self.is_queued, true)
+    }
+
+    /// Returns the starts of the queued call; none if there is none. Counts the call.
     pub(super) fn begin_call(&mut self) -> Option<Vec<StartBatch>> {
-        if self.calls >= MAX_CALLS {
-            return None;
-        }
+        self.is_queued = false;
         let (mut batches, now) = (Vec::<StartBatch>::new(), Instant::now());
         while let Some(start) = self.starts.pop_front() {
             // nobody waits for it any more

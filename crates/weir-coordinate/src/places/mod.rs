@@ -278,15 +278,16 @@ impl<R: Remote> SharedPlaces<R> {
     }
 
     fn send_starts(self: &Arc<Self>, node: StoreNode) {
-        loop {
-            let batches = self.lines.lock().entry(node).or_default().begin_call();
-            let Some(batches) = batches else { return };
-            drop(self.runtime.spawn(Arc::clone(self).call_starts(node, batches)));
+        if self.lines.lock().entry(node).or_default().queue_call() {
+            drop(self.runtime.spawn(Arc::clone(self).call_starts(node)));
         }
     }
 
-    /// Before a start, the store hears of what the fallback has admitted.
-    async fn call_starts(self: Arc<Self>, node: StoreNode, batches: Vec<StartBatch>) {
+    /// Starts that have arrived before this task runs share its call. Before a start, the store hears of what the fallback
+    /// has admitted.
+    async fn call_starts(self: Arc<Self>, node: StoreNode) {
+        let Some(batches) = self.lines.lock().entry(node).or_default().begin_call() else { return };
+        self.send_starts(node);
         let now = self.client.time().now;
         let untold =
             batches.iter().filter_map(|batch| self.untold(batch.counter().key, PlaceCommand::MAX_ENDED, now));

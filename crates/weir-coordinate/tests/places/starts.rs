@@ -217,14 +217,17 @@ async fn the_flag_of_a_name_counts_for_all_of_its_places() {
         Network { spikes: 0.5, spike: Duration::from_millis(40), reorders: true, ..Network::default() };
     let instance = &fleet.started(1, slow, limit(20, 60_000)).await[0];
     let mut mixed = 0;
+    // more than one call has
+    let keys: Vec<String> = std::iter::once("a".to_owned()).chain((0..64).map(|i| i.to_string())).collect();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     for serial in 0..40 {
-        let taken = instance.take_of(&["a", "b"], serial).await;
-        let by_fallback =
-            [taken.decisions[0].basis == Basis::Fallback, taken.decisions[1].basis == Basis::Fallback];
+        let taken = instance.take_of(&keys, serial).await;
+        let by_fallback = [0, 64].map(|i: usize| taken.decisions[i].basis == Basis::Fallback);
         assert_eq!(taken.name.is_without_store(), by_fallback != [false; 2]);
         mixed += usize::from(by_fallback == [false, true]);
-        instance.end_of("a", taken.name, false);
-        instance.end_of("b", taken.name, false);
+        for key in &keys {
+            instance.end_of(key, taken.name, false);
+        }
         sleep(Duration::from_millis(200)).await;
     }
     assert!(mixed > 3 && fleet.places().is_empty(), "{mixed}");
