@@ -111,7 +111,7 @@ impl<S: Store> Limiter<S> {
                 }
             });
             let receipt = rejection.is_none().then(|| counter.receipt(hits, now));
-            Ok(Acquired { rejection, waited: Period::default(), receipt })
+            Ok(Acquired { rejection, waited: Period::default(), receipt, name: None })
         })?
     }
 
@@ -121,11 +121,7 @@ impl<S: Store> Limiter<S> {
             let counter = counter.filter(|counter| counter.is_here && hits > Hits(0))?;
             let decision = self.store.memory()?.take_fitting(&counter.take(hits), now)?;
             counter.stats.add(self.counts_of(&counter.take(hits), &decision, false));
-            Some(Acquired {
-                rejection: None,
-                waited: Period::default(),
-                receipt: Some(counter.receipt(hits, now)),
-            })
+            Some(Acquired::admitted(Some(counter.receipt(hits, now)), now, now))
         });
         taken.ok().flatten()
     }
