@@ -56,6 +56,10 @@ struct KeyCounter {
 // === impl Key ===
 
 impl Key {
+    pub fn domain(&self) -> &str {
+        self.names.domain()
+    }
+
     pub fn request(&self, hits: Hits) -> Request<'_> {
         self.names.request(hits)
     }
