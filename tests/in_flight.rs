@@ -9,24 +9,20 @@ use tokio::{
     net::TcpStream,
     time::timeout,
 };
-use tonic::Code as StatusCode;
 use weir_harness::{
-    in_process::{DEADLINE, NOW, Weir, get, replace, until, uri},
+    in_process::{DEADLINE, NOW, Weir, get, replace, until},
     wire::{descriptor, gist, hits, limited, refund, request},
 };
 use weir_limit::{PlaceName, RequestName, Timestamp};
-use weir_proto::{
-    envoy::{
-        extensions::common::ratelimit::v3::RateLimitDescriptor,
-        service::ratelimit::v3::{
-            RateLimitRequest, RateLimitResponse,
-            rate_limit_response::{
-                Code::{Ok, OverLimit},
-                rate_limit::Unit,
-            },
+use weir_proto::envoy::{
+    extensions::common::ratelimit::v3::RateLimitDescriptor,
+    service::ratelimit::v3::{
+        RateLimitRequest, RateLimitResponse,
+        rate_limit_response::{
+            Code::{Ok, OverLimit},
+            rate_limit::Unit,
         },
     },
-    weir::v1::{AcquireRequest, acquire_request::Entry, limiter_client::LimiterClient},
 };
 use weir_server::net::BoundAddress;
 
@@ -528,20 +524,6 @@ async fn a_rule_that_is_replaced_has_no_places() {
         assert_eq!((response.overall_code(), response.dynamic_metadata), (Ok, None));
     }
     assert_eq!(metric(&weir, "", "slow").await, 0);
-}
-
-#[tokio::test]
-async fn a_caller_that_cannot_end_a_request_begins_none() {
-    let weir = Weir::start(RULES).await;
-    let mut limiter = LimiterClient::connect(uri(&weir.addresses)).await.expect("it listens");
-    let ask = AcquireRequest {
-        domain: "shop".into(),
-        entries: vec![Entry { key: "tiers".into(), value: "x".into() }],
-        ..AcquireRequest::default()
-    };
-    let error = limiter.acquire(ask).await.expect_err("it is refused");
-    assert_eq!(error.code(), StatusCode::Unimplemented, "{error:?}");
-    assert_eq!(metric(&weir, "", "tiers").await, 0);
 }
 
 /// A client that writes HTTP/2 frames in an order of its own.

@@ -250,7 +250,7 @@ impl<S: Store> Limiter<S> {
             return Ok(placed);
         }
         let lines = &self.asking.places;
-        let is_late = |check: &PlaceCheck<'_>| check.ask == PlaceAsk::Take && !lines.admits_others(check.key);
+        let is_late = |check: &PlaceCheck<'_>| check.ask == PlaceAsk::Take && !lines.admits_other(check.key);
         if let Some((i, check)) = asked.iter().find(|(_, check)| is_late(check)) {
             // callers that wait are first
             let refused = PlaceDecision { over: true, before: check.limit.most, basis: Basis::Counters };
@@ -274,8 +274,8 @@ impl<S: Store> Limiter<S> {
         };
         for ((i, check), decision) in asked.iter().zip(&taken.decisions) {
             placed.decisions[*i] = Some(*decision);
-            if check.ask == PlaceAsk::Take && !decision.over {
-                lines.note_start(check.key);
+            if check.ask == PlaceAsk::Take && decision.over {
+                lines.refuse_other(check.key);
             }
         }
         let is_refused = |i: usize| is_refused(matched, &placed, i);

@@ -2,8 +2,8 @@
 //! first out, until their deadline.
 //!
 //! It asks whoever keeps the places, once at a time and for several waiters at once: at each end here, and besides at
-//! growing intervals, since requests also end elsewhere. The line and callers that cannot wait take places in turn: while
-//! such a caller was refused, each second place that the line could have is left to them for a while.
+//! growing intervals, since requests also end elsewhere. The line and callers that cannot wait take places in turn: for
+//! each place that the line gets after it was preferred to such a caller, another one is left to them for a while.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,10 @@ use crate::{
 /// The most waiters that one ask is for.
 const MOST_ASKED: usize = 16;
 
-/// The first pause between two asks without an end here, and the time for which a place is left to callers that cannot
+/// The most places that are left to callers that cannot wait.
+const MOST_OWED: u32 = 16;
+
+/// The first pause between two asks without an end here, and the time for which places are left to callers that cannot
 /// wait.
 const PAUSE: Period = Period::from_millis(100);
 
@@ -44,19 +47,18 @@ pub struct PlaceQueue {
     next: Timestamp,
     /// From the next ask without success to the one after it.
     pause: Period,
-    turn: PlaceTurn,
+    others: OtherCallers,
 }
 
-/// Who gets the next place, the line or callers that cannot wait.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum PlaceTurn {
-    /// The line, and nobody else has asked since the last place of others.
-    #[default]
-    Line,
-    /// The line, and somebody else was refused.
-    LineFirst,
-    /// A caller that cannot wait, within the time after a place was found free.
-    Others { until: Option<Timestamp> },
+/// Callers that cannot wait.
+#[derive(Clone, Copy, Debug, Default)]
+struct OtherCallers {
+    /// How many were refused and have no place left to them yet.
+    refused: u32,
+    /// The places that are left to them.
+    owed: u32,
+    /// Until when, once these are free.
+    until: Option<Timestamp>,
 }
 
 /// What a line asks for.
@@ -64,8 +66,8 @@ enum PlaceTurn {
 pub struct PlaceAsks {
     /// The most places.
     pub places: usize,
-    /// Whether one place more is left to others.
-    pub leaves_one: bool,
+    /// The places that must be left to others.
+    pub leaves: u32,
 }
 
 /// What became of [`PlaceAsks`].
@@ -73,7 +75,7 @@ pub struct PlaceAsks {
 pub struct PlaceSupply {
     /// The places that were taken.
     pub names: Vec<PlaceName>,
-    /// Those that are left then, the one for others included; none if this is not known.
+    /// Those that are left then, also to others; none if this is not known.
     pub left: Option<u32>,
 }
 
@@ -98,7 +100,7 @@ impl PlaceQueue {
         if self.waiting() == 0 {
             // a request may have ended after the caller was refused
             self.note_end(now);
-            self.turn = PlaceTurn::Line;
+            self.others = OtherCallers::default();
         }
         self.waiters.push(1, now.after(max_wait))
     }
@@ -112,14 +114,14 @@ impl PlaceQueue {
         if self.waiting() == 0 || self.is_asking || self.next > now {
             return None;
         }
-        if let PlaceTurn::Others { until: Some(until) } = self.turn
-            && until <= now
-        {
-            self.turn = PlaceTurn::Line;
+        if self.others.until.is_some_and(|until| until <= now) {
+            self.others = OtherCallers::default();
         }
         (self.is_asking, self.next) = (true, NEVER);
-        let leaves_one = matches!(self.turn, PlaceTurn::Others { .. });
-        Some(PlaceAsks { places: self.waiting().min(MOST_ASKED), leaves_one })
+        let OtherCallers { refused, owed, .. } = self.others;
+        // one by one, so that others have as many
+        let most = if refused + owed > 0 { 1 } else { MOST_ASKED };
+        Some(PlaceAsks { places: self.waiting().min(most), leaves: owed })
     }
 
     /// Gives the places that were asked for to the waiters. Returns those that nobody needs any more.
@@ -134,22 +136,27 @@ impl PlaceQueue {
             self.waiters.answer(first.position, Answer::Admitted(now), woken);
             served += 1;
         }
+        let others = &mut self.others;
         if served > 0 {
             self.pause = PAUSE;
-            if self.turn == PlaceTurn::LineFirst {
-                self.turn = PlaceTurn::Others { until: None };
+            if others.refused > 0 && others.owed < MOST_OWED {
+                others.owed += 1;
+                others.refused -= 1;
             }
         }
         if self.next == NEVER {
-            self.next = now.after(self.pause);
-            match (&mut self.turn, left) {
-                // their time begins once there is a place
-                (PlaceTurn::Others { until }, Some(1)) => {
-                    self.next = *until.get_or_insert(now.after(PAUSE));
+            self.next = match left {
+                // their time begins once there are places
+                Some(left) if left > 0 && left <= others.owed => {
+                    *others.until.get_or_insert(now.after(PAUSE))
                 }
-                (_, Some(1..)) => self.next = now,
-                _ => self.pause = (self.pause + self.pause).clamp(PAUSE, LONGEST_PAUSE),
-            }
+                Some(left) if left > others.owed => now,
+                _ => {
+                    let pause = self.pause;
+                    self.pause = (pause + pause).clamp(PAUSE, LONGEST_PAUSE);
+                    now.after(pause)
+                }
+            };
         }
         names.split_off(served)
     }
@@ -159,18 +166,24 @@ impl PlaceQueue {
         (self.next, self.pause) = (now, AFTER_END);
     }
 
-    /// Whether a caller that cannot wait may ask for a place.
-    pub fn admits_others(&mut self) -> bool {
-        let is_theirs = self.waiting() == 0 || matches!(self.turn, PlaceTurn::Others { .. });
-        if !is_theirs {
-            self.turn = PlaceTurn::LineFirst;
+    /// Whether a caller that cannot wait may ask for a place. If it may, it has one of those that are left to others.
+    pub fn admits_other(&mut self) -> bool {
+        let OtherCallers { refused, owed, until } = &mut self.others;
+        let is_admitted = self.waiters.waiting() == 0 || *owed > 0;
+        if is_admitted {
+            *owed = owed.saturating_sub(1);
+        } else {
+            *refused = (*refused + 1).min(MOST_OWED);
         }
-        is_theirs
+        if *owed == 0 {
+            *until = None;
+        }
+        is_admitted
     }
 
-    /// Notes that such a caller has taken a place.
-    pub const fn note_start(&mut self) {
-        self.turn = PlaceTurn::Line;
+    /// Notes that an admitted one found no place.
+    pub fn refuse_other(&mut self) {
+        self.others.owed = (self.others.owed + 1).min(MOST_OWED);
     }
 
     /// Returns when the next [turn](Self::turn) is due. None while nothing has to be done.
@@ -203,12 +216,5 @@ impl PlaceQueue {
     /// Answers all that wait.
     pub fn answer_all(&mut self, answer: Answer, woken: &mut Vec<Waker>) {
         self.waiters.answer_all(answer, woken);
-    }
-
-    /// Checks its invariants, for tests: nobody sleeps for ever, or beyond the deadline.
-    pub fn check_invariants(&mut self, now: Timestamp) {
-        self.waiters.check_invariants();
-        assert_eq!(self.timer().is_none(), self.waiting() == 0, "a waiter sleeps for ever");
-        assert!(self.waiters.next_late().is_none_or(|late| late > now), "a waiter is late and was not told");
     }
 }

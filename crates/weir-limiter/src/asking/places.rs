@@ -65,14 +65,14 @@ impl PlaceLines {
     }
 
     /// Whether a caller that cannot wait may ask for a place, beside those that wait.
-    pub(crate) fn admits_others(&self, key: CounterKey) -> bool {
-        !self.with_existing(key, |line| !line.queue.admits_others())
+    pub(crate) fn admits_other(&self, key: CounterKey) -> bool {
+        !self.with_existing(key, |line| !line.queue.admits_other())
     }
 
-    /// Such a caller has taken a place.
-    pub(crate) fn note_start(&self, key: CounterKey) {
+    /// Such a caller has found no place.
+    pub(crate) fn refuse_other(&self, key: CounterKey) {
         self.with_existing(key, |line| {
-            line.queue.note_start();
+            line.queue.refuse_other();
             false
         });
     }
@@ -261,7 +261,7 @@ impl<S: Store> Limiter<S> {
         &self,
         key: CounterKey,
         names: &Named,
-        PlaceAsks { places, leaves_one }: PlaceAsks,
+        PlaceAsks { places, leaves }: PlaceAsks,
         clock: &(impl Clock + ?Sized),
     ) -> Option<PlaceSupply> {
         let loaded = self.loaded.load_full()?;
@@ -270,7 +270,7 @@ impl<S: Store> Limiter<S> {
         // otherwise a reload has taken the rule away, and its callers are about to be told
         let check = awaited(&matched, &self.settings.modes).filter(|check| check.key == key)?;
         let most = check.limit.most;
-        let limit = InFlight { most: most.saturating_sub(leaves_one.into()), ..check.limit };
+        let limit = InFlight { most: most.saturating_sub(leaves), ..check.limit };
         let asked = PlaceCheck { limit, ..*check };
         let (mut taken, mut left) = (Vec::new(), u32::MAX);
         let mut add = |(name, decision): (PlaceName, PlaceDecision)| {
