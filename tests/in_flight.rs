@@ -159,6 +159,10 @@ async fn a_request_has_a_place_until_it_ends() {
     assert_eq!(status.duration_until_reset.map(|wait| (wait.seconds, wait.nanos)), Some((1, 0)));
 
     assert!(begin(&mut weir, [user("globex")]).await.is_some(), "each user has places of its own");
+    let page = get(weir.addresses.debug, "/rlconfig").await;
+    for line in ["shop.user: in_flight=2, ", "shop.tiers: in_flight=2 and unit="] {
+        assert!(page.contains(line), "{page}");
+    }
     end(&mut weir, &first).await;
     // twice is as once, and a name that nobody gave ends nothing
     end(&mut weir, &first).await;
