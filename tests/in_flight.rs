@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use prost::Message as _;
 use prost_types::value::Kind;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -14,15 +13,18 @@ use weir_harness::{
     wire::{descriptor, gist, hits, limited, refund, request},
 };
 use weir_limit::{PlaceName, RequestName, Timestamp};
-use weir_proto::envoy::{
-    extensions::common::ratelimit::v3::RateLimitDescriptor,
-    service::ratelimit::v3::{
-        RateLimitRequest, RateLimitResponse,
-        rate_limit_response::{
-            Code::{Ok, OverLimit},
-            rate_limit::Unit,
+use weir_proto::{
+    envoy::{
+        extensions::common::ratelimit::v3::RateLimitDescriptor,
+        service::ratelimit::v3::{
+            RateLimitRequest, RateLimitResponse,
+            rate_limit_response::{
+                Code::{Ok, OverLimit},
+                rate_limit::Unit,
+            },
         },
     },
+    weir::v1::{AcquireRequest, acquire_request::Entry},
 };
 use weir_server::net::BoundAddress;
 
@@ -555,10 +557,13 @@ impl FrameWriter {
     }
 
     fn call(stream: u32, request: &RateLimitRequest) -> Vec<u8> {
-        const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+        Self::call_of("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", stream, request)
+    }
+
+    fn call_of(method: &str, stream: u32, request: &impl prost::Message) -> Vec<u8> {
         // POST and http from HPACK's static table, and a literal path and host
-        let path = u8::try_from(METHOD.len()).expect("it is short");
-        let headers = [&[0x83, 0x86, 0x04, path][..], METHOD.as_bytes(), &[0x41, 1, b'w']].concat();
+        let path = u8::try_from(method.len()).expect("it is short");
+        let headers = [&[0x83, 0x86, 0x04, path][..], method.as_bytes(), &[0x41, 1, b'w']].concat();
         let message = request.encode_to_vec();
         let length = u32::try_from(message.len()).expect("it is short").to_be_bytes();
         let body = [&[0], &length[..], &message].concat();
@@ -628,6 +633,36 @@ async fn a_call_whose_reset_crosses_the_answer_keeps_nothing() {
     writer.send(FrameWriter::reset(7)).await;
     assert!(begin(&mut weir, [user("acme")]).await.is_some());
     assert_eq!(metric(&weir, "_undone_total", "user").await, 3);
+}
+
+#[tokio::test]
+async fn a_caller_of_acquire_that_leaves_keeps_nothing() {
+    let weir = Weir::start(RULES).await;
+    let mut writer = FrameWriter::connect(&weir).await;
+    let acquire = |stream| {
+        let asked = AcquireRequest {
+            domain: "shop".into(),
+            entries: vec![Entry { key: "slow".into(), value: "x".into() }],
+            max_wait: Some(prost_types::Duration { seconds: 60, nanos: 0 }),
+            ..AcquireRequest::default()
+        };
+        FrameWriter::call_of("/weir.v1.Limiter/Acquire", stream, &asked)
+    };
+    // before its answer, and across it
+    writer.send([acquire(1), FrameWriter::reset(1)].concat()).await;
+    until("nothing is held", async || metric(&weir, "", "slow").await == 0).await;
+    writer.send(acquire(3)).await;
+    until("it has begun", async || metric(&weir, "", "slow").await == 1).await;
+    // one that waits
+    writer.send(acquire(5)).await;
+    until("it waits", async || get(weir.addresses.http, "/metrics").await.contains("\nweir_waiters 1\n"))
+        .await;
+    writer.send(FrameWriter::reset(5)).await;
+    until("it left", async || get(weir.addresses.http, "/metrics").await.contains("\nweir_waiters 0\n"))
+        .await;
+    assert_eq!(metric(&weir, "", "slow").await, 1);
+    writer.send(FrameWriter::reset(3)).await;
+    assert_eq!(metric(&weir, "", "slow").await, 0);
 }
 
 /// Whatever callers do, no more requests than the limit run, and the last end frees all.

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::share::{ANONYMOUS, BORROW, LEND};
 use weir_limit::{
-    Bucket, CompiledRule, Coordination, GiveBack, IN_FLIGHT, Limit, OnStoreFailure, OverLimitPolicy, Pattern, Refill, Rule,
-    Scope, SharedCounts, SharedStore, Tier, Values, share::Sharing,
+    Bucket, CompiledRule, Coordination, GiveBack, IN_FLIGHT, Limit, OnStoreFailure, OverLimitPolicy, Pattern,
+    Refill, Rule, Scope, SharedCounts, SharedStore, Tier, Values, share::Sharing,
 };
 use weir_observe::text::escaped;
 

@@ -128,8 +128,7 @@ fn what_cannot_be_beside_a_limit_is_an_error_at_its_place() {
         "{warnings:?}"
     );
     let written = "in_flight: 4, give_back: deny, sync_interval: 20ms";
-    let warnings: Vec<String> =
-        load(&text(written)).warnings.iter().map(ToString::to_string).collect();
+    let warnings: Vec<String> = load(&text(written)).warnings.iter().map(ToString::to_string).collect();
     let unused = |column| format!("f.yaml:4:{column}: this has no effect with 'in_flight' alone");
     assert!(warnings.len() == 2 && warnings[0].contains(&unused(30)), "{warnings:?}");
     assert!(warnings[1].contains(&unused(47)), "{warnings:?}");
