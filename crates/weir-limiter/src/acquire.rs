@@ -97,12 +97,10 @@ struct AcquireOutcome {
     acquired: Acquired,
     /// None if the line has decided.
     decision: Option<Decision>,
-    /// None if no place was asked for.
-    placed: Option<AwaitedPlace>,
     at: Timestamp,
 }
 
-/// What became of a caller that may wait for a place, once other limits have admitted it.
+/// What became of a caller that other limits have admitted, and that asked for a place.
 struct AwaitedPlace {
     decisions: PlaceDecisions,
     rejection: Option<Rejection>,
@@ -137,7 +135,7 @@ impl<S: Store> Limiter<S> {
         let max_wait = self.asking.cut(max_wait);
         let call = AcquireCall { request, started, max_wait, clock };
         let mut now = started;
-        let mut outcome = loop {
+        let outcome = loop {
             let entrance = match self.enter(&call, now)? {
                 // boxed to keep the future of all other requests small
                 Entrance::Elsewhere => Box::pin(self.enter_elsewhere(&call)).await?,
@@ -157,9 +155,19 @@ impl<S: Store> Limiter<S> {
         };
         if outcome.acquired.rejection.is_none() && outcome.loaded.has_places {
             // boxed to keep the future of all other requests small
-            Box::pin(self.wait_for_place(&call, &mut outcome)).await?;
+            return Box::pin(self.report_with_place(&call, outcome, encode)).await;
         }
-        Ok(self.report(&call, outcome, encode).await)
+        Ok(self.report(&call, outcome, None, encode).await)
+    }
+
+    async fn report_with_place<T, C: Clock + ?Sized>(
+        &self,
+        call: &AcquireCall<'_, '_, C>,
+        mut outcome: AcquireOutcome,
+        encode: impl FnOnce(&Verdict<'_>, &Acquired) -> T,
+    ) -> Result<T, AcquireError> {
+        let placed = self.wait_for_place(call, &mut outcome).await?;
+        Ok(self.report(call, outcome, placed, encode).await)
     }
 
     /// Takes hits that fit now while nobody waits for the same counters, where one descriptor has nothing but a limit.
@@ -273,7 +281,7 @@ impl<S: Store> Limiter<S> {
         let acquired = Acquired::admitted(Some(Receipt::of_store(check, sent)), started, now);
         let (loaded, key) = (Arc::clone(loaded), check.key);
         let decision = Some(decision);
-        Entrance::Decided(AcquireOutcome { loaded, key, acquired, decision, placed: None, at: now })
+        Entrance::Decided(AcquireOutcome { loaded, key, acquired, decision, at: now })
     }
 
     /// None if it must be decided anew.
@@ -299,7 +307,7 @@ impl<S: Store> Limiter<S> {
                 Acquired::admitted(receipt, call.started, taken_at)
             }
         };
-        Ok(Some(AcquireOutcome { loaded, key, acquired, decision: None, placed: None, at }))
+        Ok(Some(AcquireOutcome { loaded, key, acquired, decision: None, at }))
     }
 
     /// Rejected hits must not count, since they are taken later; and a mode that syncs may admit more than the limit.
@@ -505,7 +513,7 @@ impl<S: Store> Limiter<S> {
         &self,
         call: &AcquireCall<'_, '_, C>,
         outcome: &mut AcquireOutcome,
-    ) -> Result<(), AcquireError> {
+    ) -> Result<Option<AwaitedPlace>, AcquireError> {
         let lines = &self.asking.places;
         let mut taken = Taken { limiter: self, clock: call.clock, receipt: outcome.acquired.receipt.take() };
         let (name, decision, rejection) = loop {
@@ -516,7 +524,7 @@ impl<S: Store> Limiter<S> {
             let Some(check) = awaited(&matched, &self.settings.modes) else {
                 // a reload has taken the limit away
                 outcome.acquired.receipt = taken.receipt.take();
-                return Ok(());
+                return Ok(None);
             };
             let (key, most) = (check.key, check.limit.most);
             let refused = PlaceDecision { over: true, before: most, basis: Basis::Counters };
@@ -558,8 +566,7 @@ impl<S: Store> Limiter<S> {
         outcome.at = call.clock.now();
         outcome.acquired.waited = outcome.at.since(call.started);
         let decisions = PlaceDecisions { name, decisions: std::iter::once(Some(decision)).collect() };
-        outcome.placed = Some(AwaitedPlace { decisions, rejection });
-        Ok(())
+        Ok(Some(AwaitedPlace { decisions, rejection }))
     }
 
     async fn acquire_at_once<T>(
@@ -618,9 +625,10 @@ impl<S: Store> Limiter<S> {
         &self,
         call: &AcquireCall<'_, '_, C>,
         outcome: AcquireOutcome,
+        placed: Option<AwaitedPlace>,
         encode: impl FnOnce(&Verdict<'_>, &Acquired) -> T,
     ) -> T {
-        let AcquireOutcome { loaded, key, mut acquired, decision, placed, at } = outcome;
+        let AcquireOutcome { loaded, key, mut acquired, decision, at } = outcome;
         let matched = Matched::new(&loaded.rules, call.request);
         let decide = |check: &LimitCheck<'_>| {
             let looked = || self.look(check, at);
@@ -639,15 +647,15 @@ impl<S: Store> Limiter<S> {
         let mut taken = Taken { limiter: self, clock: call.clock, receipt: acquired.receipt.clone() };
         decisions.extend(self.decide_shadows(&matched, at).await);
         taken.receipt = None;
-        let placed = placed.map(|AwaitedPlace { decisions, rejection }| {
-            acquired.rejection = rejection;
-            decisions
-        });
+        if let Some(placed) = &placed {
+            acquired.rejection = placed.rejection;
+        }
+        let placed = placed.as_ref().map(|placed| &placed.decisions);
         let encode = |verdict: &Verdict<'_>| {
             acquired.name = name_of(verdict);
             encode(verdict, &acquired)
         };
-        self.conclude(&loaded, call.request, &matched, (&decisions, placed.as_ref()), at, encode)
+        self.conclude(&loaded, call.request, &matched, (&decisions, placed), at, encode)
     }
 }
 
@@ -744,14 +752,7 @@ impl AcquireOutcome {
         acquired: Acquired,
         at: Timestamp,
     ) -> Entrance<'static> {
-        Entrance::Decided(Self {
-            loaded: Arc::clone(loaded),
-            key,
-            acquired,
-            decision: None,
-            placed: None,
-            at,
-        })
+        Entrance::Decided(Self { loaded: Arc::clone(loaded), key, acquired, decision: None, at })
     }
 }
 

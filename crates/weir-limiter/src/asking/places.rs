@@ -283,16 +283,16 @@ impl<S: Store> Limiter<S> {
         let first = take().await.ok()?;
         add(first);
         let others = (first.1.left(limit.most, true) as usize).min(places - 1);
-        let mut takes: Vec<_> = (0..others).map(|_| Box::pin(take())).collect();
+        let mut pending: Vec<_> = (0..others).map(|_| Box::pin(take())).collect();
         poll_fn(|context| {
-            takes.retain_mut(|take| match take.as_mut().poll(context) {
+            pending.retain_mut(|take| match take.as_mut().poll(context) {
                 Poll::Ready(one) => {
                     one.into_iter().for_each(&mut add);
                     false
                 }
                 Poll::Pending => true,
             });
-            if takes.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+            if pending.is_empty() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
         Some(PlaceSupply { names: taken, left: Some(left) })
@@ -332,6 +332,7 @@ impl<S: Store> Limiter<S> {
 /// Returns the only place that a request asks for, if it may wait for it.
 pub(crate) fn awaited<'m, 'a>(matched: &'m Matched<'a>, modes: &Modes) -> Option<&'m PlaceCheck<'a>> {
     let [(_, check)] = &*matched.places else { return None };
-    let waits = check.ask == PlaceAsk::Take && check.rejects(modes.quota) && !modes.shadow;
+    let is_limited = check.limit.most != InFlight::UNLIMITED;
+    let waits = is_limited && check.ask == PlaceAsk::Take && check.rejects(modes.quota) && !modes.shadow;
     waits.then_some(check)
 }
