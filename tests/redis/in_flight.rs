@@ -24,7 +24,7 @@ descriptors:
     rate_limit: { in_flight: 1 }
 ";
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_mins(1);
 
 async fn limiter(server: &Server) -> Limiter {
     let address = format!("127.0.0.1:{}", server.port());

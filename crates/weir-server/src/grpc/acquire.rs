@@ -351,13 +351,12 @@ impl<S: Store> AcquireService<S> {
 impl<S: Store> BegunRequests<'_, S> {
     fn add(&mut self, begun: Box<BegunRequest>, account: &Arc<ConnectionAccount>) -> Result<(), Status> {
         let token = request_token::write(&begun.domain, &begun.name);
-        let hold = account.hold(begun.weight() + token.len());
-        let (hold, held) = match hold {
-            Ok(hold) => (Some(hold), Ok(())),
-            Err(error) => (None, Err(error.into())),
+        let (hold, refused) = match account.hold(begun.weight() + token.len()) {
+            Ok(hold) => (Some(hold), None),
+            Err(error) => (None, Some(error)),
         };
         self.by_token.insert(token, (begun, hold));
-        held
+        refused.map_or(Ok(()), |error| Err(error.into()))
     }
 }
 
