@@ -15,13 +15,14 @@ use weir_limit::Hits;
 
 use crate::support::{Server, until};
 
+/// Without Redis, as before the first reply, each program would admit by itself.
 const RULES: &str = "
 domain: partners
 descriptors:
   - key: api
-    rate_limit: { in_flight: 3 }
+    rate_limit: { in_flight: 3, on_store_failure: deny }
   - key: one
-    rate_limit: { in_flight: 1 }
+    rate_limit: { in_flight: 1, on_store_failure: deny }
 ";
 
 const LONG: Duration = Duration::from_mins(1);
@@ -29,7 +30,10 @@ const LONG: Duration = Duration::from_mins(1);
 async fn limiter(server: &Server) -> Limiter {
     let address = format!("127.0.0.1:{}", server.port());
     let limiter = Limiter::builder().rules_text(RULES).redis(&address).build();
-    limiter.await.expect("valid rules")
+    let limiter = limiter.await.expect("valid rules");
+    // waits until Redis replies
+    limiter.acquire("partners", &[("api", "probe")], Hits(1), LONG).await.expect("a place");
+    limiter
 }
 
 /// Many callers of two programs wait for three places.
@@ -79,5 +83,5 @@ async fn an_end_at_one_program_serves_the_other() {
     there.shut_down().await;
     // what was ended is known to the store
     let other = limiter(&server).await;
-    other.acquire("partners", &entries, Hits(1), Duration::ZERO).await.expect("a place");
+    other.acquire("partners", &entries, Hits(1), LONG).await.expect("a place");
 }

@@ -669,7 +669,9 @@ impl<S: Store> Limiter<S> {
         let is_elsewhere = {
             let loaded = self.current(request)?;
             let matched = Matched::new(&loaded.rules, request);
-            matched.checks.iter().any(|check| self.store.lines_for(check).is_none())
+            let is_elsewhere = |check: &LimitCheck<'_>| self.store.lines_for(check).is_none();
+            matched.checks.iter().any(is_elsewhere)
+                || matched.places.iter().any(|(_, place)| is_elsewhere(&place.as_limit_check()))
         };
         if is_elsewhere {
             return Err(AcquireError::MustAsk);
