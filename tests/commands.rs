@@ -305,6 +305,17 @@ fn a_limit_on_requests_in_flight_is_explained() {
     let tiers = explained(&[("tenant", "acme")]);
     let both = "  1 request in flight, given up after 10m\n  9 requests per 1m\n";
     assert!(tiers.contains(both), "{tiers}");
+    // without the store, each of five may admit less than one
+    let of = |instances| SharedCounts {
+        store: Some(SharedStore::REDIS),
+        instances: Some(instances),
+        ..SharedCounts::default()
+    };
+    let nobody = "  while Redis does not answer, nobody is admitted: 4 is below the 5 instances\n";
+    for (instances, is_told) in [(4, false), (5, true)] {
+        let (_, output) = explained_with(rules, "d", &[&[("user", "acme")]], of(instances));
+        assert_eq!(output.contains(nobody), is_told, "{output}");
+    }
     for entries in [&[("in_flight", "x")][..], &[("user", "acme"), ("in_flight", "x")]] {
         let ends = explained(entries);
         assert!(ends.contains("names a running request: ") && !ends.contains("rule d."), "{ends}");

@@ -2,16 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use prost::Message as _;
 use prost_types::value::Kind;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
     time::timeout,
 };
-use tonic::Code as StatusCode;
 use weir_harness::{
-    in_process::{DEADLINE, NOW, Weir, get, replace, until, uri},
+    in_process::{DEADLINE, NOW, Weir, get, replace, until},
     wire::{descriptor, gist, hits, limited, refund, request},
 };
 use weir_limit::{PlaceName, RequestName, Timestamp};
@@ -26,7 +24,7 @@ use weir_proto::{
             },
         },
     },
-    weir::v1::{AcquireRequest, acquire_request::Entry, limiter_client::LimiterClient},
+    weir::v1::{AcquireRequest, acquire_request::Entry},
 };
 use weir_server::net::BoundAddress;
 
@@ -163,6 +161,10 @@ async fn a_request_has_a_place_until_it_ends() {
     assert_eq!(status.duration_until_reset.map(|wait| (wait.seconds, wait.nanos)), Some((1, 0)));
 
     assert!(begin(&mut weir, [user("globex")]).await.is_some(), "each user has places of its own");
+    let page = get(weir.addresses.debug, "/rlconfig").await;
+    for line in ["shop.user: in_flight=2, ", "shop.tiers: in_flight=2 and unit="] {
+        assert!(page.contains(line), "{page}");
+    }
     end(&mut weir, &first).await;
     // twice is as once, and a name that nobody gave ends nothing
     end(&mut weir, &first).await;
@@ -530,20 +532,6 @@ async fn a_rule_that_is_replaced_has_no_places() {
     assert_eq!(metric(&weir, "", "slow").await, 0);
 }
 
-#[tokio::test]
-async fn a_caller_that_cannot_end_a_request_begins_none() {
-    let weir = Weir::start(RULES).await;
-    let mut limiter = LimiterClient::connect(uri(&weir.addresses)).await.expect("it listens");
-    let ask = AcquireRequest {
-        domain: "shop".into(),
-        entries: vec![Entry { key: "tiers".into(), value: "x".into() }],
-        ..AcquireRequest::default()
-    };
-    let error = limiter.acquire(ask).await.expect_err("it is refused");
-    assert_eq!(error.code(), StatusCode::Unimplemented, "{error:?}");
-    assert_eq!(metric(&weir, "", "tiers").await, 0);
-}
-
 /// A client that writes HTTP/2 frames in an order of its own.
 struct FrameWriter(TcpStream);
 
@@ -569,10 +557,13 @@ impl FrameWriter {
     }
 
     fn call(stream: u32, request: &RateLimitRequest) -> Vec<u8> {
-        const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+        Self::call_of("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", stream, request)
+    }
+
+    fn call_of(method: &str, stream: u32, request: &impl prost::Message) -> Vec<u8> {
         // POST and http from HPACK's static table, and a literal path and host
-        let path = u8::try_from(METHOD.len()).expect("it is short");
-        let headers = [&[0x83, 0x86, 0x04, path][..], METHOD.as_bytes(), &[0x41, 1, b'w']].concat();
+        let path = u8::try_from(method.len()).expect("it is short");
+        let headers = [&[0x83, 0x86, 0x04, path][..], method.as_bytes(), &[0x41, 1, b'w']].concat();
         let message = request.encode_to_vec();
         let length = u32::try_from(message.len()).expect("it is short").to_be_bytes();
         let body = [&[0], &length[..], &message].concat();
@@ -642,6 +633,36 @@ async fn a_call_whose_reset_crosses_the_answer_keeps_nothing() {
     writer.send(FrameWriter::reset(7)).await;
     assert!(begin(&mut weir, [user("acme")]).await.is_some());
     assert_eq!(metric(&weir, "_undone_total", "user").await, 3);
+}
+
+#[tokio::test]
+async fn a_caller_of_acquire_that_leaves_keeps_nothing() {
+    let weir = Weir::start(RULES).await;
+    let mut writer = FrameWriter::connect(&weir).await;
+    let acquire = |stream| {
+        let asked = AcquireRequest {
+            domain: "shop".into(),
+            entries: vec![Entry { key: "slow".into(), value: "x".into() }],
+            max_wait: Some(prost_types::Duration { seconds: 60, nanos: 0 }),
+            ..AcquireRequest::default()
+        };
+        FrameWriter::call_of("/weir.v1.Limiter/Acquire", stream, &asked)
+    };
+    // before its answer, and across it
+    writer.send([acquire(1), FrameWriter::reset(1)].concat()).await;
+    until("nothing is held", async || metric(&weir, "", "slow").await == 0).await;
+    writer.send(acquire(3)).await;
+    until("it has begun", async || metric(&weir, "", "slow").await == 1).await;
+    // one that waits
+    writer.send(acquire(5)).await;
+    until("it waits", async || get(weir.addresses.http, "/metrics").await.contains("\nweir_waiters 1\n"))
+        .await;
+    writer.send(FrameWriter::reset(5)).await;
+    until("it left", async || get(weir.addresses.http, "/metrics").await.contains("\nweir_waiters 0\n"))
+        .await;
+    assert_eq!(metric(&weir, "", "slow").await, 1);
+    writer.send(FrameWriter::reset(3)).await;
+    assert_eq!(metric(&weir, "", "slow").await, 0);
 }
 
 /// Whatever callers do, no more requests than the limit run, and the last end frees all.

@@ -63,8 +63,8 @@ const FIRST: &[(&str, &[Setting])] = &[
         shown("GRPC_MAX_CONNECTION_AGE", "24h"),
         shown("GRPC_MAX_CONNECTION_AGE_GRACE", "1h"),
         shown("WEIR_JSON", "on")
-            .means("who may use [`/json` and `/v1/acquire`](security.md#json): `on`, `off`, `loopback`. Off if gRPC \
-                clients need certificates"),
+            .means("who may use [`/json`, `/v1/acquire` and `/v1/release`](security.md#json): `on`, `off`, `loopback`. Off if \
+                gRPC clients need certificates"),
         shown("WEIR_WORKERS", "one per core").means("gRPC threads, 1 to 1024"),
         hidden("WEIR_REDIS_PORT", "off")
             .means("port of [Redis' protocol](redis-protocol.md): `true` for 9049, or a number; 0 selects a free port"),

@@ -22,7 +22,7 @@ use super::{
     until, until_waiting,
 };
 
-async fn client(weir: &Weir) -> LimiterClient<Channel> {
+pub(super) async fn client(weir: &Weir) -> LimiterClient<Channel> {
     LimiterClient::connect(uri(&weir.addresses)).await.expect("it listens")
 }
 
@@ -41,7 +41,7 @@ fn seconds(duration: Option<prost_types::Duration>) -> Option<i64> {
     duration.map(|duration| duration.seconds)
 }
 
-async fn acquire(client: &mut LimiterClient<Channel>, request: AcquireRequest) -> AcquireResponse {
+pub(super) async fn acquire(client: &mut LimiterClient<Channel>, request: AcquireRequest) -> AcquireResponse {
     client.acquire(request).await.expect("a response").into_inner()
 }
 
@@ -75,19 +75,26 @@ async fn hits_are_given_back_once_by_their_token() {
     let mut waiting = client.clone();
     let waits = tokio::spawn(async move { acquire(&mut waiting, request("a", 2, 60)).await });
     until_waiting(&weir, 1).await;
-    let release = ReleaseRequest { token: admitted.token };
+    let release = ReleaseRequest { token: admitted.token, cost: None };
     assert!(client.release(release.clone()).await.expect("a response").into_inner().known);
     assert_eq!(waits.await.expect("it ends").outcome(), Outcome::Admitted);
     assert!(!client.release(release.clone()).await.expect("a response").into_inner().known);
     let mut guessed = release.token;
     guessed[15] ^= 1;
     for token in [guessed, Vec::new(), vec![0; 16]] {
-        assert!(!client.release(ReleaseRequest { token }).await.expect("a response").into_inner().known);
+        assert!(
+            !client
+                .release(ReleaseRequest { token, cost: None })
+                .await
+                .expect("a response")
+                .into_inner()
+                .known
+        );
     }
     // a token lasts as long as the period of its limit
     let late = acquire(&mut client, AcquireRequest { returnable: true, ..request("b", 1, 0) }).await;
     weir.advance(61);
-    let release = ReleaseRequest { token: late.token };
+    let release = ReleaseRequest { token: late.token, cost: None };
     assert!(!client.release(release).await.expect("a response").into_inner().known);
 }
 
@@ -103,7 +110,7 @@ async fn a_rule_may_deny_that_hits_are_given_back() {
         let mut client = client(&weir).await;
         let admitted = acquire(&mut client, AcquireRequest { returnable: true, ..request("a", 2, 0) }).await;
         assert_eq!((admitted.outcome(), admitted.token.is_empty()), (Outcome::Admitted, denies));
-        let release = ReleaseRequest { token: admitted.token };
+        let release = ReleaseRequest { token: admitted.token, cost: None };
         assert_eq!(client.release(release).await.expect("a response").into_inner().known, !denies);
         let outcome = acquire(&mut client, request("a", 1, 0)).await.outcome();
         assert_eq!(outcome, if denies { Outcome::Timeout } else { Outcome::Admitted });

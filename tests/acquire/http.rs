@@ -12,10 +12,14 @@ use super::{RULES, Weir, until_waiting};
 
 /// Begins a request with this body.
 async fn begin(address: SocketAddr, body: &str) -> TcpStream {
+    begin_at("/v1/acquire", address, body).await
+}
+
+async fn begin_at(path: &str, address: SocketAddr, body: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.expect("it listens");
     let length = body.len();
     let request = format!(
-        "POST /v1/acquire HTTP/1.1\r\nhost: weir\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        "POST {path} HTTP/1.1\r\nhost: weir\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
     );
     stream.write_all(request.as_bytes()).await.expect("it takes it");
     stream
@@ -27,6 +31,11 @@ async fn end(mut stream: TcpStream) -> (u16, String) {
     stream.read_to_string(&mut response).await.expect("a response");
     let status = response.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
     (status, response.split_once("\r\n\r\n").expect("a body").1.to_owned())
+}
+
+/// Posts `body` to `path`, and returns the status and the body of the response.
+pub(super) async fn post(weir: &Weir, path: &str, body: &Value) -> (u16, String) {
+    end(begin_at(path, weir.addresses.http, &body.to_string()).await).await
 }
 
 async fn acquire(weir: &Weir, body: &Value) -> (u16, String) {

@@ -3,6 +3,7 @@
 
 mod grpc;
 mod http;
+mod in_flight;
 mod reloads;
 
 use weir_harness::in_process;

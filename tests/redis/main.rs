@@ -4,6 +4,7 @@ mod cluster_faults;
 mod consumers;
 mod deadlines;
 mod hostile;
+mod in_flight;
 mod killed;
 mod network;
 mod pools_evicted;

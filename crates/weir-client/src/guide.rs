@@ -1,4 +1,4 @@
-//! The library in one page: a limit for each key, tiers, callers that wait, and reservations.
+//! The library in one page: a limit for each key, tiers, callers that wait, requests in flight, and reservations.
 //!
 //! # A limit for each key
 //!
@@ -60,6 +60,36 @@
 //! }
 //! // the sixth would have to wait for a token, for minutes: it is told so at once
 //! assert!(api.acquire(Hits(1), Duration::from_secs(1)).await.is_err());
+//! # Ok(())
+//! # })
+//! # }
+//! ```
+//!
+//! # Requests in flight
+//!
+//! A rule may limit the requests that run at the same time. Each has a permit, and ends when that is dropped:
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use weir_client::{Limiter, limit::Hits};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+//! let rules = "
+//! domain: partners
+//! descriptors:
+//!   - key: api
+//!     rate_limit: { in_flight: 1 }
+//! ";
+//! let limiter = Limiter::builder().rules_text(rules).build().await?;
+//! let api = limiter.key("partners", &[("api", "stickers")])?;
+//! let first = api.try_acquire(Hits(1))?;
+//! assert!(api.try_acquire(Hits(1)).is_err());
+//! drop(first);
+//! // the next one would wait for its end
+//! let second = api.acquire(Hits(1), Duration::from_secs(1)).await?;
+//! println!("waited {:?}", second.waited());
 //! # Ok(())
 //! # })
 //! # }

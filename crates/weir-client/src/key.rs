@@ -55,7 +55,7 @@ impl Key {
     /// [`AcquireError`]. No hits were taken.
     pub fn try_acquire(&self, hits: Hits) -> Result<Permit, AcquireError> {
         let Inner { limiter, clock, .. } = &*self.limiter.inner;
-        self.limiter.permit(limiter.try_acquire(&self.inner, hits, clock.now()))
+        self.limiter.permit(self.inner.domain(), limiter.try_acquire(&self.inner, hits, clock.now()))
     }
 
     /// Takes `hits` as [`Limiter::acquire`] does.
@@ -66,7 +66,7 @@ impl Key {
     pub async fn acquire(&self, hits: Hits, max_wait: Duration) -> Result<Permit, AcquireError> {
         let shared = &self.limiter.inner;
         if let Some(acquired) = shared.limiter.acquire_fitting(&self.inner, hits, shared.clock.now()) {
-            return Ok(Permit::new(shared, acquired));
+            return Ok(Permit::new(shared, self.inner.domain(), acquired));
         }
         self.limiter.acquire_request(&self.inner.request(hits), max_wait).await
     }

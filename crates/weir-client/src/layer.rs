@@ -14,7 +14,8 @@ use tower::{Layer, Service};
 use super::{error::AcquireError, limiter::Limiter};
 use weir_limit::Hits;
 
-/// Limits the requests of a client: each waits until its hit fits, and is then sent.
+/// Limits the requests of a client: each waits until its hit fits, and is then sent. Under a limit on requests in flight
+/// it ends with its response, whose body may come later.
 ///
 /// ```
 /// # use std::{convert::Infallible, time::Duration};
@@ -122,7 +123,8 @@ where
             let entries: Vec<(&str, &str)> =
                 entries.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
             let acquired = limit.limiter.acquire(&limit.domain, &entries, Hits(1), limit.max_wait).await;
-            acquired.map_err(LayerError::Limited)?;
+            // a request in flight ends with it
+            let _permit = acquired.map_err(LayerError::Limited)?;
             inner.call(request).await.map_err(LayerError::Client)
         })
     }

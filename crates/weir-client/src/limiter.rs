@@ -43,8 +43,8 @@ pub(super) struct Inner {
 
 impl Limiter {
     /// Takes `hits` when they fit the limit for `entries` in `domain`, in the order of arrival; at once without a
-    /// limit. A call that cannot be served within `max_wait` is rejected at once. Dropping the future gives its place
-    /// up.
+    /// limit. A call that cannot be served within `max_wait` is rejected at once; nobody knows that of a limit on requests
+    /// in flight, which [`Permit`]s end. Dropping the future gives its place in line up.
     ///
     /// # Errors
     ///
@@ -116,11 +116,12 @@ impl Limiter {
         let inner = &self.inner;
         let acquired =
             inner.limiter.acquire(request, max_wait, &*inner.clock, |_, acquired| acquired.clone());
-        self.permit(acquired.await)
+        self.permit(request.domain, acquired.await)
     }
 
     pub(super) fn permit(
         &self,
+        domain: &str,
         acquired: Result<Acquired, limiter::AcquireError>,
     ) -> Result<Permit, AcquireError> {
         let acquired = acquired.map_err(|error| match error {
@@ -129,7 +130,7 @@ impl Limiter {
         })?;
         match acquired.rejection {
             Some(rejection) => Err(rejection.into()),
-            None => Ok(Permit::new(&self.inner, acquired)),
+            None => Ok(Permit::new(&self.inner, domain, acquired)),
         }
     }
 }

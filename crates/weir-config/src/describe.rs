@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::share::{ANONYMOUS, BORROW, LEND};
 use weir_limit::{
-    Bucket, CompiledRule, Coordination, GiveBack, IN_FLIGHT, Limit, OverLimitPolicy, Pattern, Refill, Rule,
-    Scope, SharedCounts, SharedStore, Tier, Values, share::Sharing,
+    Bucket, CompiledRule, Coordination, GiveBack, IN_FLIGHT, Limit, OnStoreFailure, OverLimitPolicy, Pattern,
+    Refill, Rule, Scope, SharedCounts, SharedStore, Tier, Values, share::Sharing,
 };
 use weir_observe::text::escaped;
 
@@ -135,6 +135,15 @@ impl RuleDescription<'_> {
             "  answers name a request ({IN_FLIGHT}), and the entry {IN_FLIGHT} with that name ends it"
         );
         let mut lines = vec![format!("  requests in flight with {store}: {mode}"), ends];
+        let instances = self.shared.instances.filter(|_| mode != "local").unwrap_or_default();
+        if let Some(limit) = rule.in_flight.filter(|limit| (limit.most as usize) < instances)
+            && self.shared.on_store_failure_of(rule) == OnStoreFailure::Local
+        {
+            lines.push(format!(
+                "  while {store} does not answer, nobody is admitted: {} is below the {instances} instances",
+                limit.most
+            ));
+        }
         if self.shared.store.is_none() && rule.limit == Limit::Unlimited {
             lines.push("  now: local, since no shared store is set".to_owned());
         }

@@ -88,6 +88,10 @@ pub(super) fn check_beside(
         (is_strict, "'strict: true'"),
     ];
     reject_beside("in_flight", read.key_at, &wrong, report);
+    let unused = ["give_back", "sync_interval"].into_iter().filter(|_| *limit == Limit::Unlimited);
+    for field in unused.filter_map(|key| fields.get(key)) {
+        report.warn(field.key_at, "this has no effect with 'in_flight' alone, which counts no hits");
+    }
     if *limit == Limit::Unlimited
         && let Some(field) = fields.get("reserve")
     {

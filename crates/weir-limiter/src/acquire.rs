@@ -7,10 +7,11 @@ use std::{
     task::{Context, Poll},
 };
 
-use super::{LimitError, Limiter, LoadedRules, at_once, validate};
+use super::{LimitError, Limiter, LoadedRules, asking::places::awaited, at_once, validate};
 use weir_limit::{
-    Code, Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, Matched, Named, OverLimitPolicy,
-    Period, Request, Reservation, RuleRef, RuleSet, Scope, SharedTiers, Tier, Timestamp, Verdict, capacity,
+    Basis, Code, Coordination, CounterKey, Decision, DescriptorMatch, Direction, Hits, LimitCheck, Matched,
+    Named, OverLimitPolicy, Period, PlaceAsk, PlaceCheck, PlaceDecision, PlaceDecisions, Request,
+    Reservation, RuleRef, RuleSet, Scope, SharedTiers, Tier, Timestamp, Verdict, capacity,
     decision_from_store,
     line::{Answer, Estimate, Rejection, Unused, can_wait, unused},
 };
@@ -26,6 +27,8 @@ pub struct Acquired {
     pub waited: Period,
     /// With which unused hits are given back. None with no or several limits, or counters in another process.
     pub receipt: Option<Receipt>,
+    /// The name of the request in flight that it began, by which [`Limiter::end`] ends it.
+    pub name: Option<Box<str>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +70,12 @@ enum Entrance<'a> {
     Decided(AcquireOutcome),
 }
 
+/// What a request may wait for. Tiers beside places are waited for first.
+enum AwaitedLimit<'b, 'c> {
+    Hits(&'b LimitCheck<'c>),
+    Place,
+}
+
 struct LinePlace<'a> {
     lines: &'a dyn WaitingLines,
     ticket: Ticket,
@@ -89,6 +98,12 @@ struct AcquireOutcome {
     /// None if the line has decided.
     decision: Option<Decision>,
     at: Timestamp,
+}
+
+/// What became of a caller that other limits have admitted, and that asked for a place.
+struct AwaitedPlace {
+    decisions: PlaceDecisions,
+    rejection: Option<Rejection>,
 }
 
 /// What was taken for a caller. It is given back if this is dropped with it.
@@ -138,7 +153,21 @@ impl<S: Store> Limiter<S> {
             }
             now = clock.now();
         };
-        Ok(self.report(&call, outcome, encode).await)
+        if outcome.acquired.rejection.is_none() && outcome.loaded.has_places {
+            // boxed to keep the future of all other requests small
+            return Box::pin(self.report_with_place(&call, outcome, encode)).await;
+        }
+        Ok(self.report(&call, outcome, None, encode).await)
+    }
+
+    async fn report_with_place<T, C: Clock + ?Sized>(
+        &self,
+        call: &AcquireCall<'_, '_, C>,
+        mut outcome: AcquireOutcome,
+        encode: impl FnOnce(&Verdict<'_>, &Acquired) -> T,
+    ) -> Result<T, AcquireError> {
+        let placed = self.wait_for_place(call, &mut outcome).await?;
+        Ok(self.report(call, outcome, placed, encode).await)
     }
 
     /// Takes hits that fit now while nobody waits for the same counters, where one descriptor has nothing but a limit.
@@ -156,7 +185,7 @@ impl<S: Store> Limiter<S> {
         self.take_single_limit(request, true, now, encode, |encode, verdict, found| {
             let check = found.check(request.domain, &request.descriptors[0]);
             let receipt = check.map(|check| Receipt::new(&check, now));
-            encode(verdict, &Acquired { rejection: None, waited: Period::default(), receipt })
+            encode(verdict, &Acquired::admitted(receipt, now, now))
         })
     }
 
@@ -167,7 +196,14 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Entrance<'_>, AcquireError> {
         let loaded = self.current(call.request)?;
         let matched = Matched::new(&loaded.rules, call.request);
-        let Some(check) = self.line_of(&matched, call.left(now))? else { return Ok(Entrance::NoLine) };
+        let check = match self.line_of(call.request, &matched, call.left(now))? {
+            None => return Ok(Entrance::NoLine),
+            Some(AwaitedLimit::Hits(check)) => check,
+            Some(AwaitedLimit::Place) => {
+                let acquired = Acquired::admitted(None, call.started, now);
+                return Ok(AcquireOutcome::of_line(&loaded, CounterKey::default(), acquired, now));
+            }
+        };
         let Some(memory) = self.store.lines_for(check) else { return Ok(Entrance::Elsewhere) };
         let acquired = match memory.enter(check, call.left(now), now) {
             Arrival::Waits(ticket) => return Ok(self.waits(memory, ticket, None, &loaded)),
@@ -199,7 +235,9 @@ impl<S: Store> Limiter<S> {
         let loaded = self.current(call.request)?;
         let matched = Matched::new(&loaded.rules, call.request);
         let mut now = call.clock.now();
-        let Some(check) = self.line_of(&matched, call.left(now))? else { return Ok(Entrance::Again) };
+        let Some(AwaitedLimit::Hits(check)) = self.line_of(call.request, &matched, call.left(now))? else {
+            return Ok(Entrance::Again);
+        };
         let mut opening = Period::default();
         if self.may_be_taken(check) && !self.asking.has_line(check.key) {
             let (checks, scope) = (matched.enforced(), self.scope_of(&matched));
@@ -242,7 +280,8 @@ impl<S: Store> Limiter<S> {
         }
         let acquired = Acquired::admitted(Some(Receipt::of_store(check, sent)), started, now);
         let (loaded, key) = (Arc::clone(loaded), check.key);
-        Entrance::Decided(AcquireOutcome { loaded, key, acquired, decision: Some(decision), at: now })
+        let decision = Some(decision);
+        Entrance::Decided(AcquireOutcome { loaded, key, acquired, decision, at: now })
     }
 
     /// None if it must be decided anew.
@@ -334,6 +373,7 @@ impl<S: Store> Limiter<S> {
             && let Some(loaded) = &*self.loaded.load()
         {
             self.asking.reload(now, |names| self.waited_for(&loaded.rules, names, false));
+            self.asking.places.reload(now, |key, names| self.has_places_for(&loaded.rules, key, names));
         }
     }
 
@@ -435,21 +475,98 @@ impl<S: Store> Limiter<S> {
     /// None if the request must be decided at once.
     fn line_of<'b, 'c>(
         &self,
+        request: &Request<'_>,
         matched: &'b Matched<'c>,
         max_wait: Period,
-    ) -> Result<Option<&'b LimitCheck<'c>>, AcquireError> {
+    ) -> Result<Option<AwaitedLimit<'b, 'c>>, AcquireError> {
         if max_wait == Period::default() || self.settings.modes.shadow {
             return Ok(None);
         }
-        let mut counting = matched.enforced().iter().filter(|check| check.hits > Hits(0));
-        let Some(check) = counting.next() else { return Ok(None) };
-        if counting.next().is_some() {
-            return Err(AcquireError::SeveralLimits(matched.enforced().len()));
+        let is_limited = |i: &usize| {
+            let mut places =
+                matched.places.iter().filter(|(of, place)| of == i && place.ask == PlaceAsk::Take);
+            let hits = match matched.matches[*i] {
+                DescriptorMatch::Limited(check) => matched.checks[check].hits,
+                _ => Hits(0),
+            };
+            hits > Hits(0) || places.next().is_some()
+        };
+        let limited = (0..matched.matches.len()).filter(is_limited).count();
+        if limited > 1 {
+            return Err(AcquireError::SeveralLimits(limited));
         }
-        if matched.enforced().len() > 1 || !waits(check) {
+        let is_override = request.descriptors.iter().any(|descriptor| descriptor.limit.is_some());
+        let waits_for_places = !is_override && awaited(matched, &self.settings.modes).is_some();
+        if limited == 0 || !matched.places.is_empty() && !waits_for_places {
             return Ok(None);
         }
-        Ok(Some(check))
+        Ok(match matched.enforced() {
+            [] => Some(AwaitedLimit::Place),
+            [check] if check.hits > Hits(0) && waits(check) => Some(AwaitedLimit::Hits(check)),
+            _ => None,
+        })
+    }
+
+    /// Takes the place of a request that its other limits have admitted, or waits for one. What they have counted is given
+    /// back if it gets none.
+    async fn wait_for_place<C: Clock + ?Sized>(
+        &self,
+        call: &AcquireCall<'_, '_, C>,
+        outcome: &mut AcquireOutcome,
+    ) -> Result<Option<AwaitedPlace>, AcquireError> {
+        let lines = &self.asking.places;
+        let mut taken = Taken { limiter: self, clock: call.clock, receipt: outcome.acquired.receipt.take() };
+        let (name, decision, rejection) = loop {
+            let now = call.clock.now();
+            let loaded = self.current(call.request)?;
+            outcome.loaded = Arc::clone(&loaded);
+            let matched = Matched::new(&loaded.rules, call.request);
+            let Some(check) = awaited(&matched, &self.settings.modes) else {
+                // a reload has taken the limit away
+                outcome.acquired.receipt = taken.receipt.take();
+                return Ok(None);
+            };
+            let (key, most) = (check.key, check.limit.most);
+            let refused = PlaceDecision { over: true, before: most, basis: Basis::Counters };
+            if !lines.has_line(key) {
+                let asked = self.take_place(&loaded, check, now).await.map_err(LimitError::from);
+                let (name, decision) = asked.inspect_err(|_| self.stats.redis_error.add(1))?;
+                if !decision.over {
+                    break (Some(name), decision, None);
+                }
+                if most == 0 {
+                    break (None, decision, Some(Rejection::Never));
+                }
+            }
+            let ticket = match lines.enter(check, call.left(now), now) {
+                Ok(ticket) => ticket,
+                Err(rejection) => break (None, refused, Some(rejection)),
+            };
+            // a reload may have missed the line
+            if !self.is_current(&loaded) {
+                self.refresh_lines();
+            }
+            let position = ticket.position;
+            match (WaitingCaller { lines, ticket: Some(ticket), clock: call.clock }).await {
+                Answer::AskAgain => {}
+                Answer::Rejected(rejection) => break (None, refused, Some(rejection)),
+                Answer::Admitted(at) => {
+                    if let Some(name) = lines.collect(key, position, at) {
+                        // others wait, so that none is left
+                        let decision =
+                            PlaceDecision { over: false, before: most.saturating_sub(1), ..refused };
+                        break (Some(name), decision, None);
+                    }
+                }
+            }
+        };
+        if rejection.is_none() {
+            outcome.acquired.receipt = taken.receipt.take();
+        }
+        outcome.at = call.clock.now();
+        outcome.acquired.waited = outcome.at.since(call.started);
+        let decisions = PlaceDecisions { name, decisions: std::iter::once(Some(decision)).collect() };
+        Ok(Some(AwaitedPlace { decisions, rejection }))
     }
 
     async fn acquire_at_once<T>(
@@ -467,9 +584,12 @@ impl<S: Store> Limiter<S> {
                 _ => None,
             };
             let is_never = |check: &LimitCheck<'_>| check.hits.0 > capacity(check.tiers());
-            (only.map(|check| self.receipt(check, now)), only.is_some_and(is_never))
+            let has_none = |(_, place): &(usize, PlaceCheck<'_>)| place.limit.most == 0;
+            let is_never = only.is_some_and(is_never) || matched.places.iter().any(has_none);
+            (only.map(|check| self.receipt(check, now)), is_never)
         };
-        let decided = self.decide_with(request, now, TakeOptions::default(), |verdict| {
+        let options = TakeOptions { takes_names: true, ..TakeOptions::default() };
+        let decided = self.decide_with(request, now, options, |verdict| {
             let waited = now.since(started);
             let acquired = if verdict.code == Code::Ok {
                 // what shadow mode admits is not counted
@@ -478,11 +598,12 @@ impl<S: Store> Limiter<S> {
                     rejection: None,
                     waited,
                     receipt: receipt.filter(|_| is_counted && !verdict.shadowed),
+                    name: name_of(verdict),
                 }
             } else {
                 let retry_after = verdict.retry_after().unwrap_or_default();
                 let rejection = if is_never { Rejection::Never } else { Rejection::Timeout { retry_after } };
-                Acquired { rejection: Some(rejection), waited, receipt: None }
+                Acquired { rejection: Some(rejection), waited, receipt: None, name: None }
             };
             encode(verdict, &acquired)
         });
@@ -504,9 +625,10 @@ impl<S: Store> Limiter<S> {
         &self,
         call: &AcquireCall<'_, '_, C>,
         outcome: AcquireOutcome,
+        placed: Option<AwaitedPlace>,
         encode: impl FnOnce(&Verdict<'_>, &Acquired) -> T,
     ) -> T {
-        let AcquireOutcome { loaded, key, acquired, decision, at } = outcome;
+        let AcquireOutcome { loaded, key, mut acquired, decision, at } = outcome;
         let matched = Matched::new(&loaded.rules, call.request);
         let decide = |check: &LimitCheck<'_>| {
             let looked = || self.look(check, at);
@@ -525,8 +647,15 @@ impl<S: Store> Limiter<S> {
         let mut taken = Taken { limiter: self, clock: call.clock, receipt: acquired.receipt.clone() };
         decisions.extend(self.decide_shadows(&matched, at).await);
         taken.receipt = None;
-        let encode = |verdict: &Verdict<'_>| encode(verdict, &acquired);
-        self.conclude(&loaded, call.request, &matched, (&decisions, None), at, encode)
+        if let Some(placed) = &placed {
+            acquired.rejection = placed.rejection;
+        }
+        let placed = placed.as_ref().map(|placed| &placed.decisions);
+        let encode = |verdict: &Verdict<'_>| {
+            acquired.name = name_of(verdict);
+            encode(verdict, &acquired)
+        };
+        self.conclude(&loaded, call.request, &matched, (&decisions, placed), at, encode)
     }
 }
 
@@ -540,7 +669,9 @@ impl<S: Store> Limiter<S> {
         let is_elsewhere = {
             let loaded = self.current(request)?;
             let matched = Matched::new(&loaded.rules, request);
-            matched.checks.iter().any(|check| self.store.lines_for(check).is_none())
+            let is_elsewhere = |check: &LimitCheck<'_>| self.store.lines_for(check).is_none();
+            matched.checks.iter().any(is_elsewhere)
+                || matched.places.iter().any(|(_, place)| is_elsewhere(&place.as_limit_check()))
         };
         if is_elsewhere {
             return Err(AcquireError::MustAsk);
@@ -570,16 +701,26 @@ impl<S: Store> Limiter<S> {
         let check = matched.checks.first().filter(is_there)?;
         Some((check.key, check.shared_tiers()))
     }
+
+    /// Whether callers of `names` may wait for places of `key`.
+    fn has_places_for(&self, rules: &RuleSet, key: CounterKey, names: &Named) -> bool {
+        let request = names.request(Hits(1));
+        let matched = Matched::new(rules, &request);
+        awaited(&matched, &self.settings.modes).is_some_and(|check| check.key == key && check.limit.most > 0)
+    }
 }
 
 pub(super) fn waits(check: &LimitCheck<'_>) -> bool {
-    let RuleRef::Compiled(rule) = &check.rule else { return false };
-    rule.in_flight().is_none()
+    matches!(check.rule, RuleRef::Compiled(_))
         && check.pool.is_none()
         && check.direction == Direction::Take
         && !check.rule.shadow_mode()
         && !check.is_cost()
         && can_wait(check.tiers())
+}
+
+fn name_of(verdict: &Verdict<'_>) -> Option<Box<str>> {
+    verdict.in_flight.as_ref()?.name.clone()
 }
 
 /// Returns whether a fixed window has ended between these instants, so that the next one could serve in time.
@@ -621,11 +762,11 @@ impl AcquireOutcome {
 
 impl Acquired {
     pub(super) fn admitted(receipt: Option<Receipt>, started: Timestamp, at: Timestamp) -> Self {
-        Self { rejection: None, waited: at.since(started), receipt }
+        Self { rejection: None, waited: at.since(started), receipt, name: None }
     }
 
     fn rejected(rejection: Rejection, started: Timestamp, now: Timestamp) -> Self {
-        Self { rejection: Some(rejection), waited: now.since(started), receipt: None }
+        Self { rejection: Some(rejection), waited: now.since(started), receipt: None, name: None }
     }
 }
 

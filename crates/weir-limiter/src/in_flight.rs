@@ -11,12 +11,13 @@ use std::{
 };
 
 use smallvec::SmallVec;
+use tokio::runtime::Handle;
 
-use super::{LimitError, Limiter, LoadedRules, Rejection};
+use super::{LimitError, Limiter, LoadedRules, Rejection, at_once};
 use weir_limit::{
-    Code, Coordination, Decision, Descriptor, DescriptorMatch, Direction, Hits, LimitCheck, Matched,
-    OverLimitPolicy, Period, PlaceAsk, PlaceCheck, PlaceDecision, PlaceDecisions, PlaceName, Request,
-    RequestName, RuleRef, Scope, Tally, Timestamp, Verdict,
+    Basis, Code, Coordination, Decision, Descriptor, DescriptorMatch, Direction, Entry, Hits, IN_FLIGHT,
+    LimitCheck, Matched, OverLimitPolicy, Period, PlaceAsk, PlaceCheck, PlaceDecision, PlaceDecisions,
+    PlaceName, Request, RequestName, RuleRef, Scope, Tally, Timestamp, Verdict,
 };
 use weir_observe::{PlaceStats, RuleCounts};
 use weir_store::{Decisions, EndedPlace, PlaceRequest, Store, StoreError, TakeOptions};
@@ -106,6 +107,45 @@ impl<S: Store> Limiter<S> {
         self.take_costs(loaded, &costs, now).await
     }
 
+    /// Lets callers that wait for these places ask for them.
+    fn note_ends(&self, ended: &[EndedPlace<'_>], now: Timestamp) {
+        for place in ended {
+            self.asking.places.note_end(place.check.key, now);
+        }
+    }
+
+    /// Ends the request of `name`, an answer in `domain`, as a request with the entry `in_flight` does. `cost` is what it
+    /// has cost, if that is known.
+    pub async fn end_request(
+        &self,
+        domain: &str,
+        name: &str,
+        cost: Option<Hits>,
+        now: Timestamp,
+    ) -> Result<(), LimitError> {
+        let entries = std::iter::once(Entry { key: IN_FLIGHT, value: name }).collect();
+        let descriptor = Descriptor { entries, hits: cost.map(|cost| cost.0), ..Descriptor::default() };
+        let request = Request { domain, descriptors: std::iter::once(descriptor).collect(), hits: 0 };
+        self.decide(&request, now, |_| ()).await
+    }
+
+    /// [`Limiter::end_request`] for callers that do not wait, and may have no runtime.
+    pub fn end_soon(self: &Arc<Self>, domain: Box<str>, name: Box<str>, cost: Option<Hits>, now: Timestamp) {
+        let limiter = Arc::clone(self);
+        let mut end = Box::pin(async move {
+            // a store that does not reply gives the place up
+            let _ = limiter.end_request(&domain, &name, cost, now).await;
+        });
+        // stores wait with the timers of a runtime
+        let runtime = self.asking.runtime();
+        let _entered = runtime.map(Handle::enter);
+        if at_once(end.as_mut()).is_none()
+            && let Some(runtime) = runtime
+        {
+            drop(runtime.spawn(end));
+        }
+    }
+
     /// Ends the request of `name`, an answer in `domain`, as one that was not admitted.
     pub async fn undo(&self, domain: &str, name: &str, now: Timestamp) {
         let loaded = self.loaded.load_full();
@@ -152,6 +192,7 @@ impl<S: Store> Limiter<S> {
             }
         }
         self.store.end_places(&ended, now).await?;
+        self.note_ends(&ended, now);
         let is_cost = |i: usize, descriptor: &Descriptor<'_>| {
             let meters = places[i].is_some_and(|check| RuleRef::Compiled(check.rule).meters());
             meters && !descriptor.refund && descriptor.hits.is_some_and(|hits| hits > 0)
@@ -208,6 +249,17 @@ impl<S: Store> Limiter<S> {
         if asked.is_empty() {
             return Ok(placed);
         }
+        let lines = &self.asking.places;
+        let is_late = |check: &PlaceCheck<'_>| check.ask == PlaceAsk::Take && !lines.admits_other(check.key);
+        if let Some((i, check)) = asked.iter().find(|(_, check)| is_late(check)) {
+            // callers that wait are first
+            let refused = PlaceDecision { over: true, before: check.limit.most, basis: Basis::Counters };
+            placed.decisions[*i] = Some(refused);
+            let is_void = self.scope_of(matched) == Scope::Request;
+            self.give_back_beside(matched, decisions, |i| is_void || is_refused(matched, &placed, i), now)
+                .await;
+            return Ok(placed);
+        }
         let mut requests: SmallVec<[PlaceRequest<'_>; 2]> = SmallVec::new();
         for (_, check) in &asked {
             let (stats, rejects) = (loaded.places(check), check.rejects(modes.quota) && !modes.shadow);
@@ -220,8 +272,11 @@ impl<S: Store> Limiter<S> {
                 return Err(error);
             }
         };
-        for ((i, _), decision) in asked.iter().zip(&taken.decisions) {
+        for ((i, check), decision) in asked.iter().zip(&taken.decisions) {
             placed.decisions[*i] = Some(*decision);
+            if check.ask == PlaceAsk::Take && decision.over {
+                lines.refuse_other(check.key);
+            }
         }
         let is_refused = |i: usize| is_refused(matched, &placed, i);
         let is_rejected =
@@ -241,6 +296,7 @@ impl<S: Store> Limiter<S> {
                 })
                 .collect();
             self.store.end_places(&undone, now).await?;
+            self.note_ends(&undone, now);
         }
         let is_void = is_rejected && self.scope_of(matched) == Scope::Request;
         if is_void || matched.enforced().iter().enumerate().any(|(i, _)| is_refused(i)) {
@@ -349,7 +405,7 @@ pub(super) fn counted(matched: &Matched<'_>, decisions: &[Decision], placed: &Pl
 // === impl LoadedRules ===
 
 impl LoadedRules {
-    fn places(&self, check: &PlaceCheck<'_>) -> &Arc<PlaceStats> {
+    pub(super) fn places(&self, check: &PlaceCheck<'_>) -> &Arc<PlaceStats> {
         self.stats[check.rule.index()].places()
     }
 }
@@ -365,7 +421,7 @@ impl Default for Serials {
 }
 
 impl Serials {
-    fn next(&self) -> u64 {
+    pub(super) fn next(&self) -> u64 {
         let sequence = self.next.fetch_add(1, Ordering::Relaxed) & ((1 << SEQUENCE_BITS) - 1);
         self.instance << SEQUENCE_BITS | sequence
     }

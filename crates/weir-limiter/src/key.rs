@@ -56,6 +56,10 @@ struct KeyCounter {
 // === impl Key ===
 
 impl Key {
+    pub fn domain(&self) -> &str {
+        self.names.domain()
+    }
+
     pub fn request(&self, hits: Hits) -> Request<'_> {
         self.names.request(hits)
     }
@@ -111,7 +115,7 @@ impl<S: Store> Limiter<S> {
                 }
             });
             let receipt = rejection.is_none().then(|| counter.receipt(hits, now));
-            Ok(Acquired { rejection, waited: Period::default(), receipt })
+            Ok(Acquired { rejection, waited: Period::default(), receipt, name: None })
         })?
     }
 
@@ -121,11 +125,7 @@ impl<S: Store> Limiter<S> {
             let counter = counter.filter(|counter| counter.is_here && hits > Hits(0))?;
             let decision = self.store.memory()?.take_fitting(&counter.take(hits), now)?;
             counter.stats.add(self.counts_of(&counter.take(hits), &decision, false));
-            Some(Acquired {
-                rejection: None,
-                waited: Period::default(),
-                receipt: Some(counter.receipt(hits, now)),
-            })
+            Some(Acquired::admitted(Some(counter.receipt(hits, now)), now, now))
         });
         taken.ok().flatten()
     }

@@ -118,7 +118,8 @@ pub enum LimitError {
     TooManyPatterns(#[from] TooManyPatterns),
     /// It would begin a request in flight, and its caller gets no name to end it by.
     #[error(
-        "the request matches a limit on requests in flight, which begin and end by ShouldRateLimit and /json only"
+        "the request matches a limit on requests in flight, which this protocol cannot end: use ShouldRateLimit, \
+         /json or Acquire"
     )]
     NoName,
     #[error(transparent)]

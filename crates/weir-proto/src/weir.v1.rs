@@ -16,9 +16,12 @@ pub struct AcquireRequest {
     /// Returned in the response.
     #[prost(uint64, tag = "5")]
     pub id: u64,
-    /// Whether the response must have a token, by which Release gives the hits back.
+    /// Whether the response must have a token, by which Release gives the hits back. Requests in flight have one anyway.
     #[prost(bool, tag = "6")]
     pub returnable: bool,
+    /// In a stream, what to release, as Release does. All other fields but id are ignored then; the outcome is RELEASED.
+    #[prost(message, optional, tag = "7")]
+    pub release: ::core::option::Option<ReleaseRequest>,
 }
 /// Nested message and enum types in `AcquireRequest`.
 pub mod acquire_request {
@@ -37,10 +40,12 @@ pub struct AcquireResponse {
     /// The time from the request to the decision.
     #[prost(message, optional, tag = "2")]
     pub waited: ::core::option::Option<::prost_types::Duration>,
-    /// Under TIMEOUT and FULL, the wait after which the hits would be taken. A request with this max_wait would have been kept.
+    /// Under TIMEOUT and FULL, the wait after which the hits would be taken. A request with this max_wait would have been kept. For a
+    /// request in flight it is a hint of 1 s, since nobody knows when others end.
     #[prost(message, optional, tag = "3")]
     pub retry_after: ::core::option::Option<::prost_types::Duration>,
-    /// Under ADMITTED, names the hits for Release, if the request is returnable and the limit is kept by this server. Empty otherwise.
+    /// Under ADMITTED, names what Release ends or gives back: a request in flight; or the hits, if the request is returnable and the limit
+    /// is kept by this server. Empty otherwise.
     #[prost(bytes = "vec", tag = "4")]
     pub token: ::prost::alloc::vec::Vec<u8>,
     /// That of the request.
@@ -73,6 +78,10 @@ pub mod acquire_response {
         Full = 4,
         /// The server stops: ask another one.
         Closed = 5,
+        /// The token of a release was known.
+        Released = 6,
+        /// It was not.
+        UnknownToken = 7,
     }
     impl Outcome {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -87,6 +96,8 @@ pub mod acquire_response {
                 Self::Never => "NEVER",
                 Self::Full => "FULL",
                 Self::Closed => "CLOSED",
+                Self::Released => "RELEASED",
+                Self::UnknownToken => "UNKNOWN_TOKEN",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -98,6 +109,8 @@ pub mod acquire_response {
                 "NEVER" => Some(Self::Never),
                 "FULL" => Some(Self::Full),
                 "CLOSED" => Some(Self::Closed),
+                "RELEASED" => Some(Self::Released),
+                "UNKNOWN_TOKEN" => Some(Self::UnknownToken),
                 _ => None,
             }
         }
@@ -117,14 +130,18 @@ pub struct ExplainResponse {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReleaseRequest {
-    /// The token of a response of the same server.
+    /// The token of a response of the same server; that of a request in flight may be of any server that shares the limit.
     #[prost(bytes = "vec", tag = "1")]
     pub token: ::prost::alloc::vec::Vec<u8>,
+    /// What the request in flight has cost, for a rule with reserve. Other tokens ignore it.
+    #[prost(uint64, optional, tag = "2")]
+    pub cost: ::core::option::Option<u64>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReleaseResponse {
     /// Whether the token was known: not released before, not older than the longest period of its limit, and not forgotten for
-    /// newer ones. How many hits a known one gives back depends on the algorithm and the time since.
+    /// newer ones. How many hits a known one gives back depends on the algorithm and the time since. True for each token of a request
+    /// in flight, which ends once, however often it is released.
     #[prost(bool, tag = "1")]
     pub known: bool,
 }
@@ -244,7 +261,7 @@ pub mod limiter_client {
             req.extensions_mut().insert(GrpcMethod::new("weir.v1.Limiter", "Acquire"));
             self.inner.unary(req, path, codec).await
         }
-        /// Gives hits back that were taken and not used.
+        /// Ends a request in flight, or gives hits back that were taken and not used.
         pub async fn release(
             &mut self,
             request: impl tonic::IntoRequest<super::ReleaseRequest>,
@@ -267,7 +284,8 @@ pub mod limiter_client {
             self.inner.unary(req, path, codec).await
         }
         /// As Acquire, for callers that send the next request before the response to the last one. Responses come as they are decided, with
-        /// the id of their request. Ending the stream gives up the places of all requests without a response.
+        /// the id of their request. Ending the stream gives up the places of all requests without a response. A stream that breaks ends the
+        /// requests in flight that it has begun and not released.
         pub async fn acquire_stream(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::AcquireRequest>,
@@ -335,7 +353,7 @@ pub mod limiter_server {
             &self,
             request: tonic::Request<super::AcquireRequest>,
         ) -> std::result::Result<tonic::Response<super::AcquireResponse>, tonic::Status>;
-        /// Gives hits back that were taken and not used.
+        /// Ends a request in flight, or gives hits back that were taken and not used.
         async fn release(
             &self,
             request: tonic::Request<super::ReleaseRequest>,
@@ -347,7 +365,8 @@ pub mod limiter_server {
             + std::marker::Send
             + 'static;
         /// As Acquire, for callers that send the next request before the response to the last one. Responses come as they are decided, with
-        /// the id of their request. Ending the stream gives up the places of all requests without a response.
+        /// the id of their request. Ending the stream gives up the places of all requests without a response. A stream that breaks ends the
+        /// requests in flight that it has begun and not released.
         async fn acquire_stream(
             &self,
             request: tonic::Request<tonic::Streaming<super::AcquireRequest>>,

@@ -38,6 +38,7 @@ mod log;
 pub mod net;
 mod rejections;
 mod request;
+mod request_token;
 pub mod resp;
 mod wait;
 

@@ -120,7 +120,7 @@ fn names_with_parts_stand_for_several() {
 #[test]
 fn the_help_has_no_markdown() {
     let help = help();
-    assert!(help.contains("WEIR_JSON (on): who may use /json and /v1/acquire: on, off,"), "{help}");
+    assert!(help.contains("WEIR_JSON (on): who may use /json, /v1/acquire and /v1/release: on,"), "{help}");
     assert!(!help.contains("](") && !help.contains('`'), "{help}");
 }
 

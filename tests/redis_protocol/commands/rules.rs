@@ -64,6 +64,18 @@ async fn the_counters_are_those_of_grpc() {
     assert_eq!(weir.decide(request).await.statuses[0].limit_remaining, 0);
 }
 
+/// The commands have no name by which a request could end.
+#[tokio::test]
+async fn no_request_in_flight_begins() {
+    let rules = "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: { in_flight: 1 }\n";
+    let weir = start(rules, &[]).await;
+    let mut client = Client::to(&weir).await;
+    for _ in 0..2 {
+        let refused = client.ask("WEIR.TAKE shop user acme").await;
+        assert!(refused.contains("requests in flight, which this protocol cannot end"), "{refused}");
+    }
+}
+
 /// The limit of a member of a pool is its share.
 #[tokio::test]
 async fn a_limit_that_is_shared_is_reported_as_by_grpc() {

@@ -2,6 +2,7 @@
 //! served, and what reloads, a stop and other callers do to them.
 
 mod disk;
+mod in_flight;
 mod library;
 mod lines;
 mod reloads;

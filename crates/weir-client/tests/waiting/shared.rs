@@ -31,23 +31,23 @@ use super::support::rules;
 /// The start of a window of an hour.
 const START: Timestamp = Timestamp::from_secs(1_699_999_200);
 
-struct World {
-    clock: SimulatedClock,
+pub(super) struct World {
+    pub(super) clock: SimulatedClock,
     store: SimulatedStore,
 }
 
 /// An instance, which asks the store as long as this is there.
-struct Instance {
-    limiter: Arc<Limiter<Coordinated<SimulatedRemote>>>,
+pub(super) struct Instance {
+    pub(super) limiter: Arc<Limiter<Coordinated<SimulatedRemote>>>,
     remote: SimulatedRemote,
-    clock: SimulatedClock,
+    pub(super) clock: SimulatedClock,
     hasher: KeyHasher,
     _asks: JoinSet<()>,
 }
 
 impl World {
     /// Two seconds before [`START`], so that all instances know each other then.
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let clock = SimulatedClock::new(Timestamp::from_nanos(START.as_nanos() - 2_500_000_000));
         let store = SimulatedStore::new(clock.clone(), 7);
         Self { clock, store }
@@ -71,7 +71,12 @@ impl World {
         instance
     }
 
-    async fn fleet(&self, instances: usize, rules: &str, mode: Coordination) -> Vec<Arc<Instance>> {
+    pub(super) async fn fleet(
+        &self,
+        instances: usize,
+        rules: &str,
+        mode: Coordination,
+    ) -> Vec<Arc<Instance>> {
         let fleet: Vec<_> = (0..instances).map(|i| Arc::new(self.instance(i, rules, mode))).collect();
         sleep(START.since(self.clock.now()).into()).await;
         fleet
@@ -87,12 +92,12 @@ impl World {
 }
 
 impl Instance {
-    fn load(&self, rules: &str) {
+    pub(super) fn load(&self, rules: &str) {
         let loaded = weir_config::parse("rules", rules).unwrap_or_else(|errors| panic!("{errors}"));
         self.limiter.load(RuleSet::new(&loaded.domains, self.hasher));
     }
 
-    async fn acquire(&self, hits: u64, max_wait: Duration) -> Acquired {
+    pub(super) async fn acquire(&self, hits: u64, max_wait: Duration) -> Acquired {
         let descriptor = Descriptor {
             entries: [Entry { key: "api", value: "x" }].into_iter().collect(),
             hits: Some(hits),

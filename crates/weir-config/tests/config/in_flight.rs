@@ -127,6 +127,13 @@ fn what_cannot_be_beside_a_limit_is_an_error_at_its_place() {
         warnings[0].to_string().contains("'give_up_after' has no effect with 'reserve: 0'"),
         "{warnings:?}"
     );
+    let written = "in_flight: 4, give_back: deny, sync_interval: 20ms";
+    let warnings: Vec<String> = load(&text(written)).warnings.iter().map(ToString::to_string).collect();
+    let unused = |column| format!("f.yaml:4:{column}: this has no effect with 'in_flight' alone");
+    assert!(warnings.len() == 2 && warnings[0].contains(&unused(30)), "{warnings:?}");
+    assert!(warnings[1].contains(&unused(47)), "{warnings:?}");
+    let beside = "tiers: [{in_flight: 4}, {requests: 5, per: 1m}], give_back: deny, sync_interval: 20ms";
+    assert!(load(&text(beside)).warnings.is_empty());
 }
 
 #[test]

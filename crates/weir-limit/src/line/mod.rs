@@ -17,6 +17,7 @@
 mod answer;
 mod asking;
 mod ordinary;
+mod place_queue;
 mod plan;
 mod sweep;
 mod turns;
@@ -27,6 +28,7 @@ use std::task::{Poll, Waker};
 pub use self::{
     answer::{Answer, Entered, QueuePosition, Rejection},
     asking::{Ask, AskingLine, Estimate, Supply, Unused, unused},
+    place_queue::{PlaceAsks, PlaceQueue, PlaceSupply},
     turns::Turns,
 };
 use self::{

@@ -1,5 +1,7 @@
-//! The lines of keys whose counters are elsewhere: in a store that instances share, or on disk.
+//! The lines of keys whose counters are elsewhere: in a store that instances share, or on disk. `places.rs` has the lines
+//! for requests in flight, wherever their places are.
 
+pub(super) mod places;
 mod run;
 
 use std::{
@@ -7,13 +9,15 @@ use std::{
     future::poll_fn,
     hash::BuildHasher as _,
     mem,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     task::{Poll, Waker},
 };
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 
+use self::places::PlaceLines;
 pub(super) use self::run::serve;
 use weir_limit::{
     CounterKey, LimitCheck, Named, Period, SharedTiers, Timestamp,
@@ -27,6 +31,9 @@ use weir_store::{Ticket, WaitRoom, WaitingLines};
 pub(super) struct AskingLines {
     state: Mutex<LineState>,
     room: Arc<WaitRoom>,
+    pub(super) places: PlaceLines,
+    /// Of what serves the lines.
+    runtime: OnceLock<Handle>,
     /// Chooses the turns of this process among the instances.
     seed: u64,
 }
@@ -65,7 +72,12 @@ impl AskingLines {
     pub(super) fn new(room: Arc<WaitRoom>) -> Self {
         // a random number, since each state of this kind has one
         let seed = RandomState::default().hash_one(0_u8);
-        Self { state: Mutex::default(), room, seed }
+        let places = PlaceLines::new(Arc::clone(&room));
+        Self { state: Mutex::default(), room, places, runtime: OnceLock::new(), seed }
+    }
+
+    pub(super) fn runtime(&self) -> Option<&Handle> {
+        self.runtime.get()
     }
 
     pub(super) const fn set_seed(&mut self, seed: u64) {
@@ -174,6 +186,7 @@ impl AskingLines {
 
     pub(super) fn close(&self, now: Timestamp) {
         self.room.close();
+        self.places.close(now);
         let keys: Vec<CounterKey> = self.state.lock().lines.keys().copied().collect();
         for key in keys {
             self.with_line(key, now, None, |line, woken| {

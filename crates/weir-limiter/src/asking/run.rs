@@ -6,6 +6,7 @@ use std::{
 };
 
 use tokio::{
+    runtime::Handle,
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -39,6 +40,8 @@ pub(crate) async fn serve<S: Store>(
     let timers = timers.unwrap_or_default();
     let longest = longest.unwrap_or(LONGEST_SLEEP);
     let mut work = JoinSet::new();
+    // a second one serves the same lines
+    let _ = lines.runtime.set(Handle::current());
     loop {
         {
             let Some(limiter) = limiter.upgrade() else { break };
@@ -50,11 +53,16 @@ pub(crate) async fn serve<S: Store>(
                 let (limiter, clock) = (Arc::clone(&limiter), Arc::clone(&clock));
                 work.spawn(async move { limiter.carry_out(due, &*clock).await });
             }
+            for due in lines.places.due(clock.now()) {
+                let (limiter, clock) = (Arc::clone(&limiter), Arc::clone(&clock));
+                work.spawn(async move { limiter.carry_out_places(due, &*clock).await });
+            }
         }
-        let next = lines.next().into_iter().chain(timers.next()).min();
+        let next = [lines.next(), lines.places.next(), timers.next()].into_iter().flatten().min();
         let next = next.map_or(longest, |next| next.since(clock.now()).min(longest));
         tokio::select! {
             () = timers.rung() => {}
+            () = lines.places.rung() => {}
             is_open = lines.rung() => if !is_open { break },
             Some(_) = work.join_next() => {}
             () = sleep(next.into()) => {}

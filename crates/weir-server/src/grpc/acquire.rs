@@ -1,6 +1,6 @@
 //! `weir.v1.Limiter`: callers that wait.
 
-use std::{future::poll_fn, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, future::poll_fn, sync::Arc, time::Duration};
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
@@ -14,14 +14,16 @@ use super::{
     call_headers,
     message::{self, PREFIX},
     response::{end, send, send_data},
+    service::{BegunRequest, RpcAnswer},
     tokens::Tokens,
 };
 use crate::{
     bounds::{Bounds, RequestBounds},
-    connections::{CALL, ConnectionAccount, UnreadBytes},
+    connections::{AccountHold, CALL, ConnectionAccount, UnreadBytes},
+    request_token,
     wait::duration,
 };
-use weir_limit::{Descriptor, Entry, NANOS_PER_SECOND, Period, Request, Verdict, line::Rejection};
+use weir_limit::{Descriptor, Entry, Hits, NANOS_PER_SECOND, Period, Request, Verdict, line::Rejection};
 use weir_limiter::{AcquireError, Acquired, LimitError, Limiter, did_you_mean};
 use weir_proto::weir::v1::{
     AcquireRequest, AcquireResponse, ExplainResponse, ReleaseRequest, ReleaseResponse,
@@ -53,6 +55,20 @@ pub struct AcquireService<S> {
     tokens: Tokens,
 }
 
+/// The answer to a request of a stream.
+struct StreamAnswer {
+    message: Bytes,
+    begun: Option<Box<BegunRequest>>,
+    /// The token of a request in flight that has ended.
+    ended: Option<Box<str>>,
+}
+
+/// The requests in flight that a stream has begun and not released, by their tokens. They end when this is dropped.
+struct BegunRequests<'a, S: Store> {
+    service: &'a AcquireService<S>,
+    by_token: BTreeMap<String, (Box<BegunRequest>, Option<AccountHold>)>,
+}
+
 // === impl Method ===
 
 impl Method {
@@ -76,10 +92,11 @@ impl<S: Store> AcquireService<S> {
 
     /// Does all of a request but HTTP/2. The response has gRPC's message prefix.
     pub async fn decide(&self, message: &[u8]) -> Result<Bytes, Status> {
-        self.acquire(message, None).await
+        self.acquire(&self.decoded(message)?, None).await.map(|answer| answer.message)
     }
 
-    /// Handles `call` within the times of `bounds`. A call that its client resets gives its place up.
+    /// Handles `call` within the times of `bounds`. A call that its client resets gives its place up. Returns the request in
+    /// flight that the response names, and whether it was sent.
     pub(super) async fn handle(
         &self,
         method: Method,
@@ -87,58 +104,76 @@ impl<S: Store> AcquireService<S> {
         mut respond: SendResponse<UnreadBytes>,
         account: &Arc<ConnectionAccount>,
         bounds: &Bounds,
-    ) {
+    ) -> Option<(Box<BegunRequest>, bool)> {
         if method == Method::AcquireStream {
-            return self.handle_stream(call, respond, account, bounds.sending).await;
+            self.handle_stream(call, respond, account, bounds.sending).await;
+            return None;
         }
         let answer = async {
             let longest = call_headers::longest_wait(call.headers())?;
             let (sent, held) = message::read(&mut call, account, bounds.arrival).await?;
             let message = message::unpack(&sent, call.headers())?;
             if method == Method::Release {
-                return self.release(&message);
+                return self.release(&message).await.map(RpcAnswer::of);
             }
             let of_call = if held.is_some() { 0 } else { CALL };
             let _hold = account.hold(of_call + WAITING + 2 * self.bounds.weight_of_one(message.len()))?;
             if method == Method::Explain {
-                return self.explain(&message);
+                return self.explain(&message).map(RpcAnswer::of);
+            }
+            let message = self.decoded(&message)?;
+            if message.release.is_some() {
+                return Err(Status::invalid_argument("release is for AcquireStream: call Release"));
             }
             self.acquire(&message, longest).await
         };
         let response = tokio::select! {
             biased;
             response = answer => response,
-            _ = poll_fn(|context| respond.poll_reset(context)) => return tracing::debug!("call cancelled"),
+            _ = poll_fn(|context| respond.poll_reset(context)) => {
+                tracing::debug!("call cancelled");
+                return None;
+            }
         };
-        if let Err(error) = send(respond, response, account) {
+        let (response, begun) = match response {
+            Ok(RpcAnswer { message, begun }) => (Ok(message), begun),
+            Err(status) => (Err(status), None),
+        };
+        let sent = send(respond, response, account);
+        if let Err(error) = &sent {
             tracing::debug!(%error, "call aborted");
         }
+        begun.map(|begun| (begun, sent.is_ok()))
     }
 
     /// The caller waits no longer than `longest`. The response has gRPC's message prefix.
-    async fn acquire(&self, message: &[u8], longest: Option<Duration>) -> Result<Bytes, Status> {
-        let message = self.decoded(message)?;
+    async fn acquire(
+        &self,
+        message: &AcquireRequest,
+        longest: Option<Duration>,
+    ) -> Result<RpcAnswer, Status> {
         if message.entries.is_empty() {
             return Err(status(&AcquireError::NoEntries));
         }
-        let max_wait = max_wait(&message)?.min(longest.map_or(Period::MAX, |longest| {
+        let max_wait = max_wait(message)?.min(longest.map_or(Period::MAX, |longest| {
             Period::from_nanos(u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX))
         }));
         let descriptor = Descriptor {
-            entries: entries(&message),
+            entries: entries(message),
             hits: Some(message.hits.max(1)),
             ..Descriptor::default()
         };
         let descriptors = std::iter::once(descriptor).collect();
         let request = Request { domain: &message.domain, descriptors, hits: 0 };
-        let encode = |_: &Verdict<'_>, acquired: &Acquired| {
-            framed(&self.response(acquired, message.id, message.returnable))
+        let encode = |_: &Verdict<'_>, acquired: &Acquired| RpcAnswer {
+            message: framed(&self.response(acquired, message)),
+            begun: acquired.name.as_deref().map(|name| Box::new(BegunRequest::new(&message.domain, name))),
         };
         let response = self.limiter.acquire(&request, max_wait, &*self.clock, encode).await;
         response.map_err(|error| status(&error))
     }
 
-    fn response(&self, acquired: &Acquired, id: u64, returnable: bool) -> AcquireResponse {
+    fn response(&self, acquired: &Acquired, message: &AcquireRequest) -> AcquireResponse {
         let (outcome, retry_after) = match acquired.rejection {
             None => (Outcome::Admitted, None),
             Some(Rejection::Timeout { retry_after }) => (Outcome::Timeout, Some(retry_after)),
@@ -148,14 +183,18 @@ impl<S: Store> AcquireService<S> {
         };
         // a receipt of other stores has the names of its counters, which could be long
         let has_token = |receipt: &&Receipt| receipt.is_returnable && receipt.names.is_none();
-        let receipt = acquired.receipt.as_ref().filter(|_| returnable).filter(has_token);
-        let token = receipt.map(|receipt| self.tokens.issue(receipt.clone(), self.clock.now()));
+        let receipt = acquired.receipt.as_ref().filter(|_| message.returnable).filter(has_token);
+        let issue = |receipt: &Receipt| Vec::from(self.tokens.issue(receipt.clone(), self.clock.now()));
+        let token = match acquired.name.as_deref() {
+            Some(name) => request_token::write(&message.domain, name).into_bytes(),
+            None => receipt.map(issue).unwrap_or_default(),
+        };
         AcquireResponse {
             outcome: outcome.into(),
             waited: Some(duration(acquired.waited)),
             retry_after: retry_after.map(duration),
-            token: token.map(Vec::from).unwrap_or_default(),
-            id,
+            token,
+            id: message.id,
         }
     }
 
@@ -186,16 +225,41 @@ impl<S: Store> AcquireService<S> {
         Ok(framed(&response))
     }
 
-    fn release(&self, message: &[u8]) -> Result<Bytes, Status> {
+    async fn release(&self, message: &[u8]) -> Result<Bytes, Status> {
         let message = ReleaseRequest::decode(message)
             .map_err(|error| Status::invalid_argument(format!("not a weir.v1.ReleaseRequest: {error}")))?;
+        let known = self.release_token(&message).await?;
+        Ok(framed(&ReleaseResponse { known }))
+    }
+
+    /// Returns whether the token was known.
+    async fn release_token(&self, ReleaseRequest { token, cost }: &ReleaseRequest) -> Result<bool, Status> {
         let now = self.clock.now();
-        let receipt = self.tokens.redeem(&message.token, now);
+        if let Some((domain, name)) = running(token) {
+            let ended = self.limiter.end_request(domain, name, cost.map(Hits), now).await;
+            ended.map_err(|error| status(&error.into()))?;
+            return Ok(true);
+        }
+        let receipt = self.tokens.redeem(token, now);
         let known = receipt.is_some();
         if let Some(receipt) = receipt {
             self.limiter.give_back(receipt, now);
         }
-        Ok(framed(&ReleaseResponse { known }))
+        Ok(known)
+    }
+
+    async fn answer_in_stream(&self, message: &[u8]) -> Result<StreamAnswer, Status> {
+        let message = self.decoded(message)?;
+        let Some(release) = &message.release else {
+            let RpcAnswer { message, begun } = self.acquire(&message, None).await?;
+            return Ok(StreamAnswer { message, begun, ended: None });
+        };
+        let known = self.release_token(release).await?;
+        let outcome = if known { Outcome::Released } else { Outcome::UnknownToken };
+        let response =
+            AcquireResponse { outcome: outcome.into(), id: message.id, ..AcquireResponse::default() };
+        let ended = std::str::from_utf8(&release.token).ok().map(Box::from);
+        Ok(StreamAnswer { message: framed(&response), begun: None, ended })
     }
 
     async fn handle_stream(
@@ -229,6 +293,7 @@ impl<S: Store> AcquireService<S> {
         let (parts, mut body) = call.into_parts();
         let mut hold = account.hold(CALL)?;
         let (mut buffer, mut calls) = (BytesMut::new(), FuturesUnordered::new());
+        let mut running = BegunRequests { service: self, by_token: BTreeMap::new() };
         let mut is_ended = false;
         while !is_ended || !calls.is_empty() {
             let can_read = !is_ended && calls.len() < PIPELINED;
@@ -251,8 +316,14 @@ impl<S: Store> AcquireService<S> {
                 }
             };
             if let Some(answered) = answered {
-                let response: Bytes = answered?;
-                send_data(stream, response, account, sending).await?;
+                let StreamAnswer { message, begun, ended } = answered?;
+                if let Some(begun) = begun {
+                    running.add(begun, account)?;
+                }
+                if let Some(token) = ended {
+                    running.by_token.remove(&*token);
+                }
+                send_data(stream, message, account, sending).await?;
             }
             while calls.len() < PIPELINED
                 && let Some(sent) = next_message(&mut buffer)?
@@ -262,17 +333,45 @@ impl<S: Store> AcquireService<S> {
                 calls.push(async move {
                     let _reserved = reserved;
                     let message = message::unpack(&sent, headers)?;
-                    self.acquire(&message, None).await
+                    self.answer_in_stream(&message).await
                 });
             }
             hold.grow_to(CALL + 2 * buffer.len())?;
         }
         if buffer.is_empty() {
+            // the tokens are the client's to release
+            running.by_token.clear();
             Ok(true)
         } else {
             Err(Status::internal("the call ended before a complete message arrived"))
         }
     }
+}
+
+impl<S: Store> BegunRequests<'_, S> {
+    fn add(&mut self, begun: Box<BegunRequest>, account: &Arc<ConnectionAccount>) -> Result<(), Status> {
+        let token = request_token::write(&begun.domain, &begun.name);
+        let (hold, refused) = match account.hold(begun.weight() + token.len()) {
+            Ok(hold) => (Some(hold), None),
+            Err(error) => (None, Some(error)),
+        };
+        self.by_token.insert(token, (begun, hold));
+        refused.map_or(Ok(()), |error| Err(error.into()))
+    }
+}
+
+impl<S: Store> Drop for BegunRequests<'_, S> {
+    fn drop(&mut self) {
+        let AcquireService { limiter, clock, .. } = self.service;
+        for (begun, _) in std::mem::take(&mut self.by_token).into_values() {
+            limiter.end_soon(begun.domain, begun.name, None, clock.now());
+        }
+    }
+}
+
+/// Returns the domain and the name of the request in flight of a token, if it is one of these.
+fn running(token: &[u8]) -> Option<(&str, &str)> {
+    request_token::read(std::str::from_utf8(token).ok()?)
 }
 
 /// Takes a message off `buffer`, with gRPC's prefix. None if it has not arrived whole.

@@ -164,7 +164,7 @@ impl<S: Store> Services<S> {
                     }
                 }
                 // boxed, since all calls share a slot that is as large as the largest future
-                CallKind::Other => Box::pin(self.handle_other(call, respond, account)).await,
+                CallKind::Other => Box::pin(self.handle_other(call, respond, account, answers)).await,
             }
         };
         (kind, handled)
@@ -193,9 +193,15 @@ impl<S: Store> Services<S> {
         call: Request<RecvStream>,
         respond: SendResponse<UnreadBytes>,
         account: &Arc<ConnectionAccount>,
+        answers: Option<&NamedAnswers>,
     ) {
         if let Some(method) = Method::at(call.uri().path()) {
-            return self.acquire.handle(method, call, respond, account, self.connections.bounds()).await;
+            let (stream, bounds) = (respond.stream_id().as_u32(), self.connections.bounds());
+            let begun = self.acquire.handle(method, call, respond, account, bounds).await;
+            if let Some((begun, is_sent)) = begun {
+                self.answered(stream, begun, is_sent, (answers, account)).await;
+            }
+            return;
         }
         // until it ends, since its message is read elsewhere
         let weight = CALL + health_and_reflection::MAX_REQUEST + call_headers::weight(&call);

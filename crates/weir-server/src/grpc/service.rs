@@ -48,8 +48,8 @@ pub(super) struct RpcAnswer {
 /// A request in flight that began with an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BegunRequest {
-    domain: Box<str>,
-    name: Box<str>,
+    pub(super) domain: Box<str>,
+    pub(super) name: Box<str>,
 }
 
 /// The weight of a message above which its connection holds it while it is decided. Most messages are smaller.
@@ -182,6 +182,14 @@ impl<S: Store> Service<S> {
             self.exceeded.add(error.bound());
         }
         error.into()
+    }
+}
+
+// === impl RpcAnswer ===
+
+impl RpcAnswer {
+    pub(super) const fn of(message: Bytes) -> Self {
+        Self { message, begun: None }
     }
 }
 

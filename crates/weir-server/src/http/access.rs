@@ -1,4 +1,4 @@
-//! Who may use `/json` and `/v1/acquire`, which ask nobody for a certificate.
+//! Who may use `/json`, `/v1/acquire` and `/v1/release`, which ask nobody for a certificate.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use super::{
 use crate::bounds::RequestBounds;
 use weir_store::Store;
 
-/// `WEIR_JSON`: who may use `/json` and `/v1/acquire`.
+/// `WEIR_JSON`: who may use `/json`, `/v1/acquire` and `/v1/release`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JsonAccess {
     #[default]
@@ -49,15 +49,19 @@ impl HttpPeer {
     }
 }
 
-/// The pages `/json` and `/v1/acquire`.
+/// The pages `/json`, `/v1/acquire` and `/v1/release`.
 pub(super) fn routes<S: Store>(
     access: JsonAccess,
     context: &ServiceContext<S>,
     bounds: RequestBounds,
-) -> [MethodRouter; 2] {
+) -> [MethodRouter; 3] {
     let json = Arc::new(JsonApi::new(context.clone(), bounds));
     let acquire = Arc::new(AcquireApi::new(Arc::clone(&json)));
-    let pages = [post(json::decide::<S>).with_state(json), post(acquire::acquire::<S>).with_state(acquire)];
+    let pages = [
+        post(json::decide::<S>).with_state(json),
+        post(acquire::acquire::<S>).with_state(Arc::clone(&acquire)),
+        post(acquire::release::<S>).with_state(acquire),
+    ];
     pages.map(|page| match access {
         JsonAccess::Everybody => page,
         JsonAccess::Loopback => page.layer(from_fn(local_only)),
@@ -99,7 +103,7 @@ mod tests {
         );
         let body = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "f"}]}]}"#;
         let request = Request::post("/json").extension(client).extension(peer).body(Body::from(body));
-        let [json, _] = routes(access, &context, RequestBounds::default());
+        let [json, ..] = routes(access, &context, RequestBounds::default());
         let router = axum::Router::new().route("/json", json);
         let response = router.oneshot(request.expect("a request")).await.expect("a response");
         let decided = context.limiter.store().usage().live > 0;

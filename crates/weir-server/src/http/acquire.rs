@@ -1,4 +1,4 @@
-//! `POST /v1/acquire`: `/json` for callers that wait.
+//! `POST /v1/acquire`: `/json` for callers that wait. `POST /v1/release` ends what it has begun.
 
 use std::{sync::Arc, time::Instant};
 
@@ -14,8 +14,8 @@ use super::{
     client::HttpClient,
     json::{JsonAnswer, JsonApi, JsonError, LARGE},
 };
-use crate::{connections::AccountHold, log, wait};
-use weir_limit::{Code, Period, line::Rejection};
+use crate::{connections::AccountHold, log, request_token, wait};
+use weir_limit::{Code, Hits, Period, line::Rejection};
 use weir_limiter::{AcquireError, LimitError};
 use weir_observe::throttle::Throttle;
 use weir_store::{Store, StoreError};
@@ -37,6 +37,12 @@ enum AcquireFailure {
     Syntax(serde_json::Error),
     #[error("{MAX_WAIT} is {0}; write a duration such as \"200ms\" or \"1.5s\"")]
     MaxWait(Value),
+    #[error("token is not one of a request in flight; send that of a response of /v1/acquire")]
+    Token,
+    #[error("cost is {0}; write a whole number, such as 1200")]
+    Cost(Value),
+    #[error("unknown field {0}; a release has token and cost")]
+    Unknown(String),
     #[error(transparent)]
     Acquire(#[from] AcquireError),
 }
@@ -57,19 +63,22 @@ pub(super) async fn acquire<S: Store>(
         Ok(read) => read,
         Err(error) => return error.into_response(),
     };
-    match api.answer(&body, &mut hold).await {
-        Ok(response) => response,
-        Err(failure) => {
-            if let AcquireFailure::Json(JsonError::TooLarge(error)) = &failure {
-                client.account().exceeded().add(error.bound());
-            }
-            let (status, error) = (failure.status(), failure.to_string());
-            if let Some(suppressed) = api.failures.admit(Instant::now()) {
-                let error = log::bounded(&error);
-                tracing::warn!(%error, suppressed, "request at /v1/acquire failed");
-            }
-            (status, error + "\n").into_response()
-        }
+    let answered = api.answer(&body, &mut hold).await;
+    answered.unwrap_or_else(|failure| api.failed(&failure, &client, "/v1/acquire"))
+}
+
+pub(super) async fn release<S: Store>(
+    State(api): State<Arc<AcquireApi<S>>>,
+    Extension(client): Extension<HttpClient>,
+    request: HttpRequest,
+) -> Response {
+    let (body, _hold) = match client.read(request.into_body()).await {
+        Ok(read) => read,
+        Err(error) => return error.into_response(),
+    };
+    match api.release(&body).await {
+        Ok(()) => ([(CONTENT_TYPE, "application/json")], "{}").into_response(),
+        Err(failure) => api.failed(&failure, &client, "/v1/release"),
     }
 }
 
@@ -78,6 +87,42 @@ pub(super) async fn acquire<S: Store>(
 impl<S: Store> AcquireApi<S> {
     pub(super) fn new(json: Arc<JsonApi<S>>) -> Self {
         Self { json, failures: Throttle::default() }
+    }
+
+    fn failed(&self, failure: &AcquireFailure, client: &HttpClient, page: &str) -> Response {
+        if let AcquireFailure::Json(JsonError::TooLarge(error)) = &failure {
+            client.account().exceeded().add(error.bound());
+        }
+        let (status, error) = (failure.status(), failure.to_string());
+        if let Some(suppressed) = self.failures.admit(Instant::now()) {
+            let error = log::bounded(&error);
+            tracing::warn!(%error, suppressed, "request at {page} failed");
+        }
+        (status, error + "\n").into_response()
+    }
+
+    async fn release(&self, body: &[u8]) -> Result<(), AcquireFailure> {
+        if body.len() > LARGE {
+            return Err(AcquireFailure::TooLarge);
+        }
+        let mut fields: Map<String, Value> = serde_json::from_slice(body).map_err(AcquireFailure::Syntax)?;
+        let token = fields.remove("token");
+        let cost = match fields.remove("cost") {
+            None => None,
+            // JSON of protobuf has large numbers as text
+            Some(cost) => match cost.as_u64().or_else(|| cost.as_str()?.parse().ok()) {
+                Some(cost) => Some(Hits(cost)),
+                None => return Err(AcquireFailure::Cost(cost)),
+            },
+        };
+        if let Some(field) = fields.keys().next() {
+            return Err(AcquireFailure::Unknown(field.clone()));
+        }
+        let running = token.as_ref().and_then(Value::as_str).and_then(request_token::read);
+        let (domain, name) = running.ok_or(AcquireFailure::Token)?;
+        let context = self.json.context();
+        let ended = context.limiter.end_request(domain, name, cost, context.clock.now()).await;
+        ended.map_err(|error| AcquireError::from(error).into())
     }
 
     async fn answer(&self, body: &[u8], hold: &mut AccountHold) -> Result<Response, AcquireFailure> {
@@ -101,7 +146,9 @@ impl<S: Store> AcquireApi<S> {
             let response = self.json.answer_of(verdict);
             let (reason, retry_after) = match acquired.rejection {
                 None => {
-                    let fields = vec![("waited", wait::duration(acquired.waited).to_string())];
+                    let mut fields = vec![("waited", wait::duration(acquired.waited).to_string())];
+                    let name = acquired.name.as_deref();
+                    fields.extend(name.map(|name| ("token", request_token::write(request.domain, name))));
                     let is_ok = verdict.code == Code::Ok;
                     let status = if is_ok { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
                     return Answered { response, status, fields };
@@ -147,7 +194,12 @@ impl AcquireFailure {
             Self::Acquire(AcquireError::Limit(
                 LimitError::NoRules | LimitError::Store(StoreError::Unavailable(_)),
             )) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Syntax(_) | Self::MaxWait(_) | Self::Acquire(_) => StatusCode::BAD_REQUEST,
+            Self::Syntax(_)
+            | Self::MaxWait(_)
+            | Self::Token
+            | Self::Cost(_)
+            | Self::Unknown(_)
+            | Self::Acquire(_) => StatusCode::BAD_REQUEST,
         }
     }
 }

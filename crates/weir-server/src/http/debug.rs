@@ -159,10 +159,11 @@ fn rules_page<S: Store>(limiter: &Limiter<S>) -> String {
     limiter.rules(|rules| rules.rules().iter().map(rule_line).collect()).unwrap_or_default()
 }
 
-/// The reference's line, with additions: `per=90s` for a period that is no unit, and ` and ` between tiers.
+/// The reference's line, with additions: `per=90s` for a period that is no unit, `in_flight=4`, and ` and ` between tiers.
 fn rule_line(compiled: &CompiledRule) -> String {
     let rule = &compiled.rule;
-    let tiers: Vec<String> = rule.tiers().iter().map(tier).collect();
+    let in_flight = rule.in_flight.map(|limit| format!("in_flight={}", limit.most));
+    let tiers: Vec<String> = in_flight.into_iter().chain(rule.tiers().iter().map(tier)).collect();
     let limit = match &*tiers {
         [] => "unit=UNKNOWN requests_per_unit=0".to_owned(),
         tiers => tiers.join(" and "),

@@ -15,7 +15,7 @@ use super::{
 use crate::{bounds::RequestBounds, health::Health};
 use weir_store::Store;
 
-/// The pages of `PORT`: `/json` and `/v1/acquire` as `access` allows, and `/healthcheck` and `/metrics` for everybody.
+/// The pages of `PORT`: `/json`, `/v1/acquire` and `/v1/release` as `access` allows, and `/healthcheck` and `/metrics` for everybody.
 pub fn router<S: Store>(
     context: &ServiceContext<S>,
     bounds: RequestBounds,
@@ -24,10 +24,11 @@ pub fn router<S: Store>(
 ) -> Router {
     let health = get(check_health).with_state(context.health.clone());
     let metrics = metrics::route(&context.stats, context.metric_names.clone(), pages);
-    let [json, acquire] = access::routes(access, context, bounds);
+    let [json, acquire, release] = access::routes(access, context, bounds);
     Router::new()
         .route("/json", json)
         .route("/v1/acquire", acquire)
+        .route("/v1/release", release)
         .route("/healthcheck", health)
         .route("/metrics", metrics)
 }

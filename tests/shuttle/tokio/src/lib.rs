@@ -2,6 +2,7 @@
 //! on a runtime, Shuttle's tasks, and timers whose clock the test moves.
 
 pub use real::{join, sync};
-pub use shuttle_tokio::{runtime, select, spawn, task};
+pub use shuttle_tokio::{select, spawn, task};
 
+pub mod runtime;
 pub mod time;
