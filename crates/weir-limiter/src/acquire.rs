@@ -574,7 +574,7 @@ impl<S: Store> Limiter<S> {
 
 pub(super) fn waits(check: &LimitCheck<'_>) -> bool {
     let RuleRef::Compiled(rule) = &check.rule else { return false };
-    rule.in_flight().is_none()
+    rule.places().is_none()
         && check.pool.is_none()
         && check.direction == Direction::Take
         && !check.rule.shadow_mode()

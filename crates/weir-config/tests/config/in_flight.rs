@@ -109,6 +109,14 @@ fn what_cannot_be_beside_a_limit_is_an_error_at_its_place() {
             "f.yaml:4:56: 'in_flight' cannot be in a shadow",
         ),
         (
+            "requests: 5, per: 1m, reserve: 2, give_up_after: 8d",
+            "f.yaml:4:53: invalid age '8d'; write a whole number and s, m, h, d or w, from 1s to 7d",
+        ),
+        (
+            "tiers: [{in_flight: 4}, {requests: 5, per: 1m}], reserve: 2, give_up_after: 1m",
+            "f.yaml:4:77: 'give_up_after' belongs into the tier of 'in_flight', and 'reserve' follows it",
+        ),
+        (
             "in_flight: 4, reserve: 0",
             "f.yaml:4:30: 'reserve' is about costs, and 'in_flight' counts requests",
         ),

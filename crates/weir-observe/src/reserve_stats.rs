@@ -1,0 +1,77 @@
+//! What became of the hits that a rule's requests have reserved for their costs.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::counter::Counter;
+
+/// The hits that the requests of a rule have reserved, and what they cost.
+#[derive(Debug, Default)]
+pub struct ReserveStats {
+    /// Opaque here: what the limiter has learned of the rule, which outlives a reload with these stats.
+    learned: AtomicU64,
+    now: AtomicU64,
+    reserved: Counter,
+    settled: Counter,
+    beyond: Counter,
+    unused: Counter,
+    given_up: Counter,
+    unmatched: Counter,
+}
+
+// === impl ReserveStats ===
+
+impl ReserveStats {
+    /// The name of each count in metrics, and its meaning. The first goes up and down.
+    pub const NAMES: [(&str, &str); 7] = [
+        ("weir.reserve_hits", "Hits that the next request of the rule reserves, by what others have cost."),
+        ("weir.reserve_reserved_hits", "Hits that requests have reserved when they began."),
+        ("weir.reserve_settled_hits", "Hits of reported costs."),
+        ("weir.reserve_beyond_hits", "Hits of costs beyond what their requests had reserved."),
+        ("weir.reserve_unused_hits", "Reserved hits that were given back."),
+        ("weir.reserve_given_up", "Requests without an end whose reserved hits were given back."),
+        ("weir.reserve_unmatched", "Costs of requests of which nothing was reserved any more."),
+    ];
+
+    /// Returns what was [stored](ReserveStats::learn); 0 at first.
+    pub fn learned(&self) -> u64 {
+        self.learned.load(Ordering::Relaxed)
+    }
+
+    /// Replaces what was learned, and returns the new value.
+    pub fn learn(&self, mut change: impl FnMut(u64) -> u64) -> u64 {
+        let before = self.learned.update(Ordering::Relaxed, Ordering::Relaxed, &mut change);
+        change(before)
+    }
+
+    /// Shows what a request reserves from now on.
+    pub fn show(&self, hits: u64) {
+        self.now.store(hits, Ordering::Relaxed);
+    }
+
+    /// Counts hits that a request has reserved.
+    pub fn reserve(&self, hits: u64) {
+        self.reserved.add(hits);
+    }
+
+    /// Counts a request that has ended with a `cost`, or without; none of its `reserved` hits if they are not known.
+    pub fn settle(&self, cost: Option<u64>, reserved: Option<u64>) {
+        let (used, had) = (cost.unwrap_or_default(), reserved.unwrap_or_default());
+        self.settled.add(used);
+        self.beyond.add(used.saturating_sub(had));
+        self.unused.add(had.saturating_sub(used));
+        self.unmatched.add(u64::from(cost.is_some() && reserved.is_none()));
+    }
+
+    /// Counts `hits` of a request that was given up.
+    pub fn give_up(&self, hits: u64) {
+        self.given_up.add(1);
+        self.unused.add(hits);
+    }
+
+    pub(super) fn values(&self) -> [u64; Self::NAMES.len()] {
+        let Self { now, reserved, settled, beyond, unused, given_up, unmatched, .. } = self;
+        let counts = [reserved, settled, beyond, unused, given_up, unmatched].map(Counter::get);
+        let [a, b, c, d, e, f] = counts;
+        [now.load(Ordering::Relaxed), a, b, c, d, e, f]
+    }
+}
