@@ -202,7 +202,7 @@ fn contradictions_are_errors_that_name_the_fix() {
         ("requests: 5\nper: 1s\nreserve: [0]", "f.yaml:7:16: 'reserve' is the hits"),
         ("requests: 5\nper: 1s\nreserve: 6", "f.yaml:7:7: 'reserve' is above 'requests': nothing would pass"),
         (
-            "tiers:\n  - { requests: 5, per: 1s }\n  - { requests: 3, per: 1h }\nreserve: 4",
+            "tiers:\n  - { requests: 5, per: 1s }\n  - { requests: 30, per: 1h }\nreserve: 6",
             "f.yaml:8:7: 'reserve' is above 'requests'",
         ),
         ("unlimited: true\nreserve: auto", "f.yaml:6:7: should not specify 'reserve' when unlimited"),
