@@ -9,6 +9,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
+use weir_config::RuleDefaults;
 use weir_export::snapshot::{StatValue, snapshot};
 use weir_limit::{Code, Descriptor, Entry, KeyHasher, PlaceName, Request, RequestName, RuleSet, Timestamp};
 use weir_limiter::{DecisionSettings, Limiter};
@@ -450,6 +451,31 @@ fn a_reload_keeps_what_is_reserved() {
             service.load(&rules(from));
             assert_eq!(service.start("a", 0, 4).code, Code::Ok, "{from} to {to} and back");
         }
+    }
+}
+
+/// Rules of a control plane have limits on rates and on costs alike.
+#[test]
+fn a_default_begins_with_the_first_cost_of_a_rule() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("defaults.yaml");
+    for (reserve, left) in [("200", 795), ("auto", 986), ("0", 995)] {
+        std::fs::write(&path, format!("reserve: {reserve}\n")).expect("a file");
+        let defaults = RuleDefaults::default().with_file(&path).expect("valid defaults");
+        let rules =
+            "domain: llm\ndescriptors:\n- {key: tenant, rate_limit: {unit: year, requests_per_unit: 1000}}\n";
+        let mut domains = weir_config::parse("llm.yaml", rules).expect("valid rules").domains;
+        defaults.apply(&mut domains);
+        let service = Service::of(rules);
+        service.limiter.load(RuleSet::new(&domains, service.hasher));
+        for _ in 0..3 {
+            let answer = service.start("a", 0, 0);
+            assert_eq!((answer.code, answer.name, answer.statuses), (Code::Ok, None, vec![(true, 1_000)]));
+        }
+        service.decide(&[(&[("tenant", "a")], Some(5))], 1);
+        assert_eq!(service.left("a", 1), 995);
+        let name = service.start("b", 0, 2).name;
+        assert_eq!((name.is_some(), service.left("b", 2)), (reserve != "0", left + 5), "{reserve}");
     }
 }
 
