@@ -37,7 +37,7 @@ async fn ask_model(address: String) -> u64 {
 async fn reserved_tokens_are_never_exceeded() {
     for mode in ["strict", "lease"] {
         let rules = format!(
-            "domain: shop\ndescriptors:\n- key: tenant\n  rate_limit: {{requests: {BUDGET}, per: 1d, coordination: {mode}}}\n"
+            "domain: shop\ndescriptors:\n  - key: tenant\n    rate_limit: {{requests: {BUDGET}, per: 1d, coordination: {mode}}}\n"
         );
         for instances in [1, 2] {
             let weirs = Weirs::start(instances, &rules).await;

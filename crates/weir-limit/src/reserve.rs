@@ -191,6 +191,6 @@ mod tests {
             assert_eq!(CostEstimate::of_bits(estimate.bits()), estimate);
         }
         assert_eq!(CostEstimate::of_bits(0), CostEstimate::default());
-        assert_eq!(alone(learned([0; 5_000])), 1);
+        assert_eq!(alone(learned(vec![0; 5_000])), 1);
     }
 }

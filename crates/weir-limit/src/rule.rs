@@ -73,7 +73,6 @@ pub struct RuleNode {
 
 /// A limit, and how its decisions are reported. A rule of requests in flight alone is [unlimited](Limit::Unlimited).
 #[derive(Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a key of the rule language")]
 pub struct Rule {
     /// The requests that it admits.
     pub limit: Limit,

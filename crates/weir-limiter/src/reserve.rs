@@ -43,7 +43,7 @@ struct KnownCost {
 
 /// How a request has ended.
 #[derive(Clone, Copy)]
-enum End {
+enum RequestEnd {
     /// By its cost. Whether its place was there.
     Cost(Hits, bool),
     GivenUp,
@@ -58,8 +58,10 @@ impl Default for CostTable {
 }
 
 impl CostTable {
-    fn get(&self, key: CounterKey) -> Option<CostEstimate> {
-        self.shard(key).lock().counters.get(&key).map(|known| known.estimate)
+    fn get(&self, key: CounterKey, now: Timestamp) -> Option<CostEstimate> {
+        let shard = self.shard(key).lock();
+        let known = shard.counters.get(&key).filter(|known| now.since(known.at) < FORGET_AFTER);
+        known.map(|known| known.estimate)
     }
 
     fn change(&self, key: CounterKey, now: Timestamp, change: impl FnOnce(&mut CostEstimate)) {
@@ -108,7 +110,7 @@ impl<S: Store> Limiter<S> {
                 (PlaceAsk::Take, Some(reserve)) => {
                     self.return_given_up(loaded, place, now).await;
                     place.reserved =
-                        self.reserved(loaded, place, reserve).min(self.most(place).minus(check.hits));
+                        self.reserved(loaded, place, reserve, now).min(self.most(place).minus(check.hits));
                     if place.reserved > Hits(0) {
                         check.direction = Direction::Take;
                         check.hits = check.hits.plus(place.reserved);
@@ -132,14 +134,20 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Returns what a request of this counter reserves, if there is room for it.
-    fn reserved(&self, loaded: &LoadedRules, place: &PlaceCheck<'_>, reserve: Reserve) -> Hits {
+    fn reserved(
+        &self,
+        loaded: &LoadedRules,
+        place: &PlaceCheck<'_>,
+        reserve: Reserve,
+        now: Timestamp,
+    ) -> Hits {
         let rule = CostEstimate::of_bits(reserve_stats(loaded, place).learned());
         if reserve.awaits_cost && !rule.has_costs() {
             return Hits(0);
         }
         match reserve.amount {
             ReserveAmount::Hits(hits) => hits,
-            ReserveAmount::Auto => CostEstimate::hits(self.costs.get(place.key), rule, limit(place)),
+            ReserveAmount::Auto => CostEstimate::hits(self.costs.get(place.key, now), rule, limit(place)),
         }
     }
 
@@ -166,7 +174,7 @@ impl<S: Store> Limiter<S> {
             let stats = reserve_stats(loaded, place);
             stats.settle(cost.map(|cost| cost.0), returned.map(|returned| returned.hits.0));
             if let Some(cost) = cost {
-                self.learn(stats, place, reserve, End::Cost(cost, returned.is_some()), now);
+                self.learn(stats, place, reserve, RequestEnd::Cost(cost, returned.is_some()), now);
             }
         }
         let Some(reserved) = returned else { return used };
@@ -181,7 +189,7 @@ impl<S: Store> Limiter<S> {
         for reserved in self.store.given_up(place, loaded.places(place), now) {
             let stats = reserve_stats(loaded, place);
             stats.give_up(reserved.hits.0);
-            self.learn(stats, place, reserve, End::GivenUp, now);
+            self.learn(stats, place, reserve, RequestEnd::GivenUp, now);
             self.release_reserved(place, reserved, now).await;
         }
     }
@@ -204,18 +212,18 @@ impl<S: Store> Limiter<S> {
         stats: &ReserveStats,
         place: &PlaceCheck<'_>,
         reserve: Reserve,
-        end: End,
+        end: RequestEnd,
         now: Timestamp,
     ) {
         let limit = limit(place);
         let add = |estimate: &mut CostEstimate| match end {
-            End::Cost(cost, had_place) => {
+            RequestEnd::Cost(cost, had_place) => {
                 estimate.add_cost(cost, limit);
                 if had_place {
                     estimate.add_end(false);
                 }
             }
-            End::GivenUp => estimate.add_end(true),
+            RequestEnd::GivenUp => estimate.add_end(true),
         };
         let learned = stats.learn(|bits| {
             let mut estimate = CostEstimate::of_bits(bits);

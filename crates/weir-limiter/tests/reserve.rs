@@ -134,6 +134,11 @@ impl Random {
         self.next() % n
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "below the length")]
+    fn choose<T: Copy, const N: usize>(&mut self, of: [T; N]) -> T {
+        of[self.below(N as u64) as usize]
+    }
+
     #[expect(clippy::cast_precision_loss, reason = "some bits are enough")]
     fn uniform(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
@@ -181,7 +186,7 @@ const BUDGET: u64 = 100_000;
 /// 50 callers in a loop want three times the budget of 100,000 tokens a minute.
 #[expect(clippy::cast_precision_loss, reason = "a percentage")]
 fn run(load: Load) -> Use {
-    const MINUTES: u64 = 40;
+    const MINUTES: usize = 40;
     let mut sums = Use { used: 0.0, above: 0.0 };
     for seed in 1..=2 {
         let service = Service::new(load.limit);
@@ -189,9 +194,9 @@ fn run(load: Load) -> Use {
         let mut queue: BinaryHeap<Reverse<(u64, u64, Step)>> =
             (0..50).map(|i| Reverse((random.below(1_000), i, Step::Start))).collect();
         let mut number = 50;
-        let mut minutes = vec![0_u64; MINUTES as usize + 2];
+        let mut minutes = vec![0_u64; MINUTES + 2];
         while let Some(Reverse((now, _, step))) = queue.pop() {
-            if now >= MINUTES * MINUTE {
+            if now >= MINUTES as u64 * MINUTE {
                 break;
             }
             number += 1;
@@ -226,7 +231,7 @@ fn run(load: Load) -> Use {
             };
             queue.push(Reverse((next.0, number, next.1)));
         }
-        let counted = &minutes[5..MINUTES as usize];
+        let counted = &minutes[5..MINUTES];
         let percent = |tokens: u64| 100.0 * tokens as f64 / (counted.len() as u64 * BUDGET) as f64;
         sums.used += percent(counted.iter().sum()) / 2.0;
         sums.above += percent(counted.iter().map(|tokens| tokens.saturating_sub(BUDGET)).sum()) / 2.0;
@@ -527,8 +532,8 @@ fn what_counts_is_what_was_used_and_what_is_reserved() {
     for seed in 0..60 {
         let random = &mut Random(seed);
         let (most, give_up_after) = (1_000, 10_000);
-        let reserve = [1, 50, 333, 1_000][random.below(4) as usize];
-        let algorithm = ["fixed_window", "sliding_window"][random.below(2) as usize];
+        let reserve = random.choose([1, 50, 333, 1_000]);
+        let algorithm = random.choose(["fixed_window", "sliding_window"]);
         let service = Service::new(&format!(
             "requests: {most}, per: 365d, algorithm: {algorithm}, reserve: {reserve}, give_up_after: 10s"
         ));

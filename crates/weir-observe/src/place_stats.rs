@@ -93,7 +93,7 @@ impl PlaceStats {
 
     /// Returns the stats of what its requests reserve, creating them if needed.
     pub fn reserve(&self) -> &ReserveStats {
-        self.reserve.get_or_init(Box::default)
+        self.reserve.get_or_init(|| Box::new(ReserveStats::new(Arc::clone(&self.rule))))
     }
 
     /// Counts places that their requests kept for too long, or that had to make room.

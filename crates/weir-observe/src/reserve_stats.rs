@@ -1,12 +1,19 @@
 //! What became of the hits that a rule's requests have reserved for their costs.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
 
 use super::counter::Counter;
+
+/// So many requests may end before one has a cost, or the log says that costs may be missing.
+const UNSETTLED: u64 = 100;
 
 /// The hits that the requests of a rule have reserved, and what they cost.
 #[derive(Debug, Default)]
 pub struct ReserveStats {
+    rule: Arc<[Box<str>]>,
     /// Opaque here: what the limiter has learned of the rule, which outlives a reload with these stats.
     learned: AtomicU64,
     now: AtomicU64,
@@ -16,6 +23,8 @@ pub struct ReserveStats {
     unused: Counter,
     given_up: Counter,
     unmatched: Counter,
+    without_cost: Counter,
+    is_unsettled_told: AtomicBool,
 }
 
 // === impl ReserveStats ===
@@ -31,6 +40,10 @@ impl ReserveStats {
         ("weir.reserve_given_up", "Requests without an end whose reserved hits were given back."),
         ("weir.reserve_unmatched", "Costs of requests of which nothing was reserved any more."),
     ];
+
+    pub(super) fn new(rule: Arc<[Box<str>]>) -> Self {
+        Self { rule, ..Self::default() }
+    }
 
     /// Returns what was [stored](ReserveStats::learn); 0 at first.
     pub fn learned(&self) -> u64 {
@@ -60,6 +73,18 @@ impl ReserveStats {
         self.beyond.add(used.saturating_sub(had));
         self.unused.add(had.saturating_sub(used));
         self.unmatched.add(u64::from(cost.is_some() && reserved.is_none()));
+        if cost.is_none() && reserved.is_some() {
+            self.without_cost.add(1);
+            if self.without_cost.get() >= UNSETTLED
+                && self.settled.get() == 0
+                && !self.is_unsettled_told.swap(true, Ordering::Relaxed)
+            {
+                tracing::warn!(
+                    rule = %self.rule.join("."),
+                    "{UNSETTLED} requests have ended and none has had a cost: is 'hits_addend' in typed_per_filter_config?"
+                );
+            }
+        }
     }
 
     /// Counts `hits` of a request that was given up.
@@ -70,8 +95,9 @@ impl ReserveStats {
 
     pub(super) fn values(&self) -> [u64; Self::NAMES.len()] {
         let Self { now, reserved, settled, beyond, unused, given_up, unmatched, .. } = self;
+        let mut values = [now.load(Ordering::Relaxed); Self::NAMES.len()];
         let counts = [reserved, settled, beyond, unused, given_up, unmatched].map(Counter::get);
-        let [a, b, c, d, e, f] = counts;
-        [now.load(Ordering::Relaxed), a, b, c, d, e, f]
+        values[1..].copy_from_slice(&counts);
+        values
     }
 }

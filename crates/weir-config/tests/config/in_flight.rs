@@ -207,6 +207,33 @@ fn the_store_of_all_instances_keeps_reserved_hits() {
 }
 
 #[test]
+fn requests_reserve_what_can_pass() {
+    let right = "'reserve' is the hits that a request reserves until its cost is reported, not";
+    for (written, message) in [
+        (
+            "requests: 5, per: 1m, reserve: Auto",
+            format!(
+                "f.yaml:4:47: {right} 'Auto': write 'reserve: auto', a number up to 'requests', or 0 to count costs only"
+            ),
+        ),
+        ("requests: 5, per: 1m, reserve: -1", format!("{right} '-1'")),
+        ("requests: 5, per: 1m, reserve: [0]", format!("{right} 'a list'")),
+        (
+            "requests: 5, per: 1m, reserve: 6",
+            "f.yaml:4:38: 'reserve' is above 'requests': nothing would pass".into(),
+        ),
+        (
+            "tiers: [{requests: 5, per: 1m}, {requests: 30, per: 1h}], reserve: 6",
+            "f.yaml:4:74: 'reserve' is above 'requests'".into(),
+        ),
+        ("unlimited: true, reserve: auto", "f.yaml:4:33: should not specify 'reserve' when unlimited".into()),
+    ] {
+        let errors = weir_config::parse("f.yaml", &text(written)).expect_err(written).to_string();
+        assert!(errors.contains(&message), "{written}: {errors}");
+    }
+}
+
+#[test]
 fn reserved_hits_are_read_described_and_warned_of() {
     for (written, reserve, age, lines) in [
         (
