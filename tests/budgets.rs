@@ -1,8 +1,9 @@
 //! Budgets whose costs are reported after the answers, such as the tokens of language models: every spelling of a limit
-//! with `reserve: 0`, in every mode and store of the program.
+//! with `reserve`, in every mode and store of the program.
 
 use std::{fmt::Write as _, fs};
 
+use prost_types::value::Kind;
 use tempfile::TempDir;
 use tonic::transport::Channel;
 use weir_harness::wire::{descriptor, hits, refund, request};
@@ -99,11 +100,11 @@ impl Weirs {
     }
 
     /// Reports a cost far above the rest of every budget.
-    async fn lose_nothing(&self, spellings: &[(&str, &str)], modes: &[&str]) {
+    async fn lose_nothing(&self, spellings: &[(&str, &str)], modes: &[&str], is_named: bool) {
         for domain in DOMAINS {
             for (spelling, _) in spellings {
                 for mode in modes {
-                    self.budget(domain, spelling, mode).ends_with_a_cost(spelling).await;
+                    self.budget(domain, spelling, mode).ends_with_a_cost(spelling, is_named).await;
                 }
             }
         }
@@ -139,7 +140,28 @@ impl Budget<'_> {
     }
 
     async fn left(&self, instance: usize) -> u32 {
-        self.send(instance, [(0, &self.key)]).await.statuses[0].limit_remaining
+        let check = request(self.domain, [descriptor([(&*self.key, "acme"), ("in_flight", "check")])]);
+        let response = self.weirs.clients[instance].clone().should_rate_limit(check).await;
+        response.expect("a response").into_inner().statuses[0].limit_remaining
+    }
+
+    /// Begins a request of so many hits, and returns its name.
+    async fn begin(&self, count: i64) -> String {
+        let response = self.send(0, [(count, &self.key)]).await;
+        let metadata = response.dynamic_metadata.unwrap_or_else(|| panic!("{} begins", self.key));
+        match metadata.fields.get("in_flight").and_then(|value| value.kind.clone()) {
+            Some(Kind::StringValue(name)) => name,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Reports the cost of the request `name`, or ends it without one.
+    async fn end(&self, name: &str, cost: Option<u64>) -> Code {
+        let entry = descriptor([("in_flight", name)]);
+        let entry = if let Some(cost) = cost { hits(cost, entry) } else { entry };
+        let mut client = self.weirs.clients[0].clone();
+        let response = client.should_rate_limit(request(self.domain, [entry])).await;
+        response.expect("a response").into_inner().overall_code()
     }
 
     fn instances(&self) -> usize {
@@ -147,13 +169,20 @@ impl Budget<'_> {
         if matches!(self.mode, "local" | "split") { 1 } else { self.weirs.clients.len() }
     }
 
-    async fn ends_with_a_cost(&self, spelling: &str) {
+    async fn ends_with_a_cost(&self, spelling: &str, is_named: bool) {
         let what = format!("{} of {}", self.key, self.domain);
-        assert!(self.count(0, 1).await && self.count(0, 0).await, "{what}: a request begins");
-        // a cost counts whatever becomes of the request's other descriptors
-        let cost = i64::try_from(COST).expect("few");
-        let response = self.send(0, [(cost, &self.key), (1, "other")]).await;
-        assert_eq!(response.overall_code(), Code::OverLimit, "{what}");
+        if is_named {
+            let (first, second) = (self.begin(1).await, self.begin(0).await);
+            for (name, cost) in [(&second, None), (&first, Some(COST))] {
+                assert_eq!(self.end(name, cost).await, Code::Ok, "{what}");
+            }
+        } else {
+            assert!(self.count(0, 1).await && self.count(0, 0).await, "{what}: a request begins");
+            // a cost counts whatever becomes of the request's other descriptors
+            let cost = i64::try_from(COST).expect("few");
+            let response = self.send(0, [(cost, &self.key), (1, "other")]).await;
+            assert_eq!(response.overall_code(), Code::OverLimit, "{what}");
+        }
         for instance in 0..self.instances() {
             until(&format!("{what} is used up at {instance}"), async || !self.count(instance, 0).await).await;
             for _ in 0..3 {
@@ -171,7 +200,10 @@ impl Budget<'_> {
         self.count(0, -2).await;
         for instance in 0..self.instances() {
             until(&format!("{what} goes on at {instance}"), async || self.left(instance).await == 2).await;
-            assert!(self.count(instance, 0).await, "{what}");
+        }
+        self.count(0, -48).await;
+        for instance in 0..self.instances() {
+            until(&format!("{what} goes on at {instance}"), async || self.count(instance, 0).await).await;
         }
     }
 
@@ -203,7 +235,19 @@ fn redis(server: &redis_server::Server) -> String {
 #[tokio::test]
 async fn a_cost_above_the_rest_ends_the_budget_in_memory_and_on_disk() {
     for (weirs, _data) in in_memory_and_on_disk(", reserve: 0", &[]).await {
-        weirs.lose_nothing(&SPELLINGS, &MODES).await;
+        weirs.lose_nothing(&SPELLINGS, &MODES, false).await;
+    }
+}
+
+#[tokio::test]
+async fn a_cost_above_what_was_reserved_ends_the_budget_in_memory_and_on_disk() {
+    let stops = [("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true")];
+    for reserve in [", reserve: 20", ", reserve: auto"] {
+        for variables in [&[][..], &stops] {
+            for (weirs, _data) in in_memory_and_on_disk(reserve, variables).await {
+                weirs.lose_nothing(&SPELLINGS, &MODES, true).await;
+            }
+        }
     }
 }
 
@@ -211,7 +255,7 @@ async fn a_cost_above_the_rest_ends_the_budget_in_memory_and_on_disk() {
 async fn a_cost_above_the_rest_ends_the_budget_where_a_rejected_request_counts_nowhere() {
     let stops = [("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true")];
     for (weirs, _data) in in_memory_and_on_disk(", reserve: 0", &stops).await {
-        weirs.lose_nothing(&SPELLINGS, &["auto"]).await;
+        weirs.lose_nothing(&SPELLINGS, &["auto"], false).await;
     }
 }
 
@@ -224,7 +268,7 @@ async fn a_cost_above_the_rest_ends_the_budget_in_redis() {
     for variables in [&variables[..2], &variables] {
         server.send::<()>(&["FLUSHALL"]);
         let weirs = Weirs::start(2, rules(&SPELLINGS, ", reserve: 0"), variables).await;
-        weirs.lose_nothing(&SPELLINGS, &MODES).await;
+        weirs.lose_nothing(&SPELLINGS, &MODES, false).await;
     }
 }
 
@@ -235,7 +279,7 @@ async fn a_cost_above_the_rest_ends_the_budget_in_memcached() {
     let variables = [("BACKEND_TYPE", "memcache"), ("MEMCACHE_HOST_PORT", &*address)];
     let windows = &SPELLINGS[..2];
     let weirs = Weirs::start(2, rules(windows, ", reserve: 0"), &variables).await;
-    weirs.lose_nothing(windows, &MODES).await;
+    weirs.lose_nothing(windows, &MODES, false).await;
 }
 
 /// With `reserve: 0` and without.

@@ -1,4 +1,4 @@
-//! Limits on requests in flight, through a whole weir with counters in memory, as proxies and scripts use them.
+//! Requests in flight, and what they reserve, through a whole weir with counters in memory, as proxies and scripts use them.
 
 use std::collections::BTreeMap;
 
@@ -50,6 +50,8 @@ descriptors:
     rate_limit: { in_flight: 1 }
   - key: cost
     rate_limit: { tiers: [{ in_flight: 2 }, { requests: 100, per: 365d }], reserve: 0 }
+  - key: tokens
+    rate_limit: { requests: 1000, per: 365d, reserve: 100 }
   - key: replacing
     rate_limit: { unlimited: true, replaces: [{ name: slow }] }
   - key: none
@@ -390,11 +392,9 @@ async fn made_up_names_take_no_memory() {
     let mut weir = Weir::start(RULES).await;
     let held = begin(&mut weir, [user("acme")]).await.expect("a place");
     let made = RequestName::read(&held).expect("a name").place;
-    let entries: Vec<[weir_limit::Entry<'_>; 1]> = ["a", "b", "c", "d"]
-        .repeat(16)
-        .into_iter()
-        .map(|value| [weir_limit::Entry { key: "user", value }])
-        .collect();
+    let values: Vec<String> = (0..64).map(|value| value.to_string()).collect();
+    let entries: Vec<[weir_limit::Entry<'_>; 1]> =
+        values.iter().map(|value| [weir_limit::Entry { key: "user", value }]).collect();
     let mut ends = 0;
     let mut serial = made.serial();
     while ends < 1_000_000 {
@@ -421,7 +421,9 @@ async fn made_up_names_take_no_memory() {
     for name in [&*elsewhere, &long, &long_name, "", ".", "check", &held[..20]] {
         end(&mut weir, name).await;
         let by_rule = descriptor([("user", "acme"), ("in_flight", name)]);
-        assert_eq!(gist(&weir.decide(request("shop", [by_rule])).await), (Ok, vec![(Ok, 0)]), "{name}");
+        // the last but one is no name, and asks
+        let left = if name == "check" { 2 } else { 0 };
+        assert_eq!(gist(&weir.decide(request("shop", [by_rule])).await), (Ok, vec![(Ok, left)]), "{name}");
     }
     let of_user = |name| metric(&weir, name, "user");
     assert_eq!((of_user("_elsewhere_total").await, of_user("").await), (2, 0), "a name is enough of a name");
@@ -519,6 +521,76 @@ async fn the_cost_of_a_request_comes_with_its_end() {
     assert_eq!(gist(&weir.decide(request("shop", [above])).await), (Ok, vec![(Ok, 0)]), "never rejected");
     assert_eq!(metric(&weir, "", "cost").await, 0);
     assert_eq!(begin(&mut weir, [cost()]).await, None, "nothing is left");
+}
+
+#[tokio::test]
+async fn a_request_reserves_hits_until_its_cost_is_known() {
+    let mut weir = Weir::start(RULES).await;
+    let tokens = || descriptor([("tokens", "x")]);
+    let left = async |weir: &mut Weir| {
+        let check = descriptor([("tokens", "x"), ("in_flight", "check")]);
+        weir.decide(request("shop", [check])).await.statuses[0].limit_remaining
+    };
+    let response = weir.decide(request("shop", [hits(0, tokens())])).await;
+    assert_eq!((gist(&response), crate::left(&response)), ((Ok, vec![(Ok, 900)]), None));
+    assert_eq!(response.statuses[0].current_limit.as_ref().expect("the rate").requests_per_unit, 1_000);
+    let first = name(&response).expect("a name");
+    assert_eq!(text(&response, "in_flight/shop"), Some(first.clone()));
+    // hits of the message are not those of the descriptor
+    let end = request("shop", [descriptor([("in_flight", &*first)])]);
+    weir.decide(RateLimitRequest { hits_addend: 500, ..end }).await;
+    assert_eq!(left(&mut weir).await, 1_000);
+
+    let second = begin(&mut weir, [tokens()]).await.expect("a name");
+    assert_eq!(left(&mut weir).await, 899);
+    let by_rule = hits(30, descriptor([("tokens", "x"), ("in_flight", &*second)]));
+    assert_eq!(gist(&weir.decide(request("shop", [by_rule])).await), (Ok, vec![(Ok, 0)]));
+    assert_eq!(left(&mut weir).await, 969);
+
+    let entry = |key: &str, value: &str| {
+        format!(r#"[{{"entries": [{{"key": "{key}", "value": "{value}"}}], "hitsAddend""#)
+    };
+    let body =
+        |descriptor: &str, hits| format!(r#"{{"domain": "shop", "descriptors": {descriptor}: "{hits}"}}]}}"#);
+    let (status, answer) = post(&weir, &body(&entry("tokens", "x"), 0)).await;
+    let third = answer["dynamicMetadata"]["in_flight"].as_str().expect("a name").to_owned();
+    assert_eq!((status, left(&mut weir).await), (200, 869));
+    post(&weir, &body(&entry("in_flight", &third), 150)).await;
+    assert_eq!(left(&mut weir).await, 819);
+
+    // a caller without names reserves, too, and its cost is that of the newest request
+    let mut limiter = LimiterClient::connect(uri(&weir.addresses)).await.expect("it listens");
+    let ask = AcquireRequest {
+        domain: "shop".into(),
+        entries: vec![Entry { key: "tokens".into(), value: "x".into() }],
+        ..AcquireRequest::default()
+    };
+    limiter.acquire(ask).await.expect("it is admitted");
+    assert_eq!(left(&mut weir).await, 718);
+    let cost = weir.decide(request("shop", [hits(50, tokens())])).await;
+    assert_eq!((gist(&cost), left(&mut weir).await), ((Ok, vec![(Ok, 768)]), 768));
+
+    let mut writer = FrameWriter::connect(&weir).await;
+    let call = FrameWriter::call(1, &request("shop", [hits(0, tokens())]));
+    writer.send([call, FrameWriter::reset(1)].concat()).await;
+    until("it has begun, and keeps nothing", async || {
+        metric(&weir, "_started_total", "tokens").await == 5 && metric(&weir, "", "tokens").await == 0
+    })
+    .await;
+    assert_eq!(left(&mut weir).await, 768);
+    let page = get(weir.addresses.http, "/metrics").await;
+    for (metric, value) in [
+        ("reserved_hits_total", 500),
+        ("settled_hits_total", 230),
+        ("beyond_hits_total", 50),
+        ("unused_hits_total", 320),
+        ("given_up_total", 0),
+        ("unmatched_total", 0),
+        ("hits", 0),
+    ] {
+        let line = format!("weir_reserve_{metric}{{domain=\"shop\",key1=\"tokens\"}} {value}\n");
+        assert!(page.contains(&line), "{line}{page}");
+    }
 }
 
 #[tokio::test]

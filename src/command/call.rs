@@ -271,7 +271,7 @@ fn print(request: &RateLimitRequest, reply: &RateLimitResponse, out: &mut impl W
         writeln!(out, "  in flight: {left} more may begin")?;
     }
     if let Some(Kind::StringValue(name)) = in_flight(reply, "in_flight") {
-        writeln!(out, "  it holds its places until it ends: weir call … in_flight={}", escaped(name))?;
+        writeln!(out, "  it holds what it has taken until it ends: weir call … in_flight={}", escaped(name))?;
     }
     for header in &reply.response_headers_to_add {
         write_line!(out, "  header {}: {}", header.key, header.value)?;

@@ -18,11 +18,13 @@ fn ask(stack: &Stack, path: &str, tenant: &str) -> u16 {
     stack.send(&HttpRequest::post(path, "{}".into()).with("x-tenant", tenant)).status
 }
 
-/// Returns the tokens that a tenant has left, by a check of 0 hits. None if the check is rejected.
-fn left(stack: &Stack, key: &str, tenant: &str) -> Option<u64> {
+/// Returns the tokens that a tenant has left, by a check. None if it is rejected.
+fn left(stack: &Stack, tenant: &str) -> Option<u64> {
     let request = json!({
         "domain": "llm",
-        "descriptors": [{ "entries": [{ "key": key, "value": tenant }], "hitsAddend": "0" }],
+        "descriptors": [{
+            "entries": [{ "key": "tenant", "value": tenant }, { "key": "in_flight", "value": "check" }],
+        }],
     });
     let response = http::send(stack.weir.http, &HttpRequest::post("/json", request.to_string()));
     let body: Value = serde_json::from_str(&response.body).expect("JSON");
@@ -32,10 +34,8 @@ fn left(stack: &Stack, key: &str, tenant: &str) -> Option<u64> {
 }
 
 /// Waits until the tenant has that many tokens left: they are counted after the answer.
-fn await_left(stack: &Stack, key: &str, tenant: &str, tokens: Option<u64>) {
-    wait::until(&format!("{tenant} has {tokens:?} left"), || {
-        (left(stack, key, tenant) == tokens).then_some(())
-    });
+fn await_left(stack: &Stack, tenant: &str, tokens: Option<u64>) {
+    wait::until(&format!("{tenant} has {tokens:?} left"), || (left(stack, tenant) == tokens).then_some(()));
 }
 
 #[test]
@@ -43,11 +43,11 @@ fn the_tokens_of_an_answer_are_counted_when_it_is_complete() {
     let stack = start();
     for (path, rest) in [("/v1/chat/completions", Some(60_000)), ("/stream", Some(20_000))] {
         assert_eq!(ask(&stack, path, "acme"), 200);
-        await_left(&stack, "tenant", "acme", rest);
+        await_left(&stack, "acme", rest);
     }
     // the last answer may exceed the budget, because its cost is known only at its end
     assert_eq!(ask(&stack, "/stream", "acme"), 200);
-    await_left(&stack, "tenant", "acme", None);
+    await_left(&stack, "acme", None);
     assert_eq!(ask(&stack, "/v1/chat/completions", "acme"), 429);
     assert_eq!(ask(&stack, "/v1/chat/completions", "globex"), 200, "each tenant has a budget of its own");
 }
@@ -55,9 +55,7 @@ fn the_tokens_of_an_answer_are_counted_when_it_is_complete() {
 #[test]
 fn a_request_without_a_tenant_is_rejected() {
     let stack = start();
-    for path in ["/v1/chat/completions", "/reserved/v1/chat/completions"] {
-        assert_eq!(stack.send(&HttpRequest::post(path, "{}".into())).status, 429, "{path}");
-    }
+    assert_eq!(stack.send(&HttpRequest::post("/v1/chat/completions", "{}".into())).status, 429);
     assert_eq!(ask(&stack, "/v1/chat/completions", "acme"), 200);
 }
 
@@ -65,25 +63,7 @@ fn a_request_without_a_tenant_is_rejected() {
 fn an_answer_without_tokens_costs_nothing() {
     let stack = start();
     assert_eq!(ask(&stack, "/broken", "acme"), 503);
+    await_left(&stack, "acme", Some(100_000));
     assert_eq!(ask(&stack, "/v1/chat/completions", "acme"), 200);
-    await_left(&stack, "tenant", "acme", Some(60_000));
-}
-
-#[test]
-fn a_reservation_keeps_the_budget() {
-    let stack = start();
-    for rest in [60_000, 20_000] {
-        assert_eq!(ask(&stack, "/reserved/v1/chat/completions", "acme"), 200);
-        // the reservation of 50,000 is given back, and 40,000 are counted
-        await_left(&stack, "reserving_tenant", "acme", Some(rest));
-    }
-    assert_eq!(
-        ask(&stack, "/reserved/v1/chat/completions", "acme"),
-        429,
-        "20,000 are left, and 50,000 wanted"
-    );
-    // the model fails: everything is given back, after the rejected request gave back nothing
-    assert_eq!(ask(&stack, "/reserved/broken", "globex"), 503);
-    await_left(&stack, "reserving_tenant", "globex", Some(100_000));
-    await_left(&stack, "reserving_tenant", "acme", Some(20_000));
+    await_left(&stack, "acme", Some(60_000));
 }

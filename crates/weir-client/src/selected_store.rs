@@ -7,12 +7,13 @@ use weir_coordinate::Coordinated;
 #[cfg(feature = "disk")]
 use weir_disk::DiskStore;
 use weir_limit::{
-    Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, SharedCounts, Timestamp,
+    Hits, LimitCheck, Period, PlaceCheck, Reservation, ReservationRequest, ReservedHits, Scope, SharedCounts,
+    Timestamp,
     line::Estimate,
     part::InstanceRank,
     request_bucket::{BucketName, BucketReply, BucketRequest},
 };
-use weir_observe::{Metric, Source};
+use weir_observe::{Metric, PlaceStats, Source};
 #[cfg(feature = "redis")]
 use weir_remotes::AnyRemote;
 use weir_store::{
@@ -140,6 +141,10 @@ impl Store for AnyStore {
 
     async fn end_places(&self, ended: &[EndedPlace<'_>], now: Timestamp) -> Result<ReturnedHits, StoreError> {
         with_any!(self, store => store.end_places(ended, now).await)
+    }
+
+    fn given_up(&self, check: &PlaceCheck<'_>, stats: &Arc<PlaceStats>, now: Timestamp) -> Vec<ReservedHits> {
+        with_any!(self, store => store.given_up(check, stats, now))
     }
 
     async fn reserve(

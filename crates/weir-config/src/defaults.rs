@@ -15,13 +15,13 @@ use super::{
     fields::Fields,
     keys::KeyLevel,
     load::read_file,
-    rate_limit::{coordination, give_back, meters, shadow},
+    rate_limit::{coordination, give_back, reserve, shadow},
     share, tier,
     yaml::{self, YamlNode},
 };
 use weir_limit::{
-    AlgorithmKind, Domain, GiveBack, Limit, OverLimitPolicy, Pattern, Rule, RuleCoordination, RuleNode,
-    Values, share::Sharing,
+    AlgorithmKind, Domain, GiveBack, Limit, OverLimitPolicy, Pattern, Reserve, Rule, RuleCoordination,
+    RuleNode, Values, share::Sharing,
 };
 
 /// Algorithms, coordination and sharing for rules that set none, by domain.
@@ -36,8 +36,8 @@ struct DefaultFields {
     algorithm: Option<AlgorithmKind>,
     coordination: RuleCoordination,
     give_back: Option<GiveBack>,
-    /// Whether costs are reported after their requests, in every rule that nothing shares.
-    meters: bool,
+    /// What requests reserve, whose costs are reported after them, in every rule that nothing shares.
+    reserve: Option<Reserve>,
     /// Applies to rules that are for any value of their last key.
     sharing: Option<Arc<Sharing>>,
     /// Applies to rules whose limit nothing shares.
@@ -56,7 +56,7 @@ impl RuleDefaults {
     /// Has costs count above the limit in every domain: what a rule of a control plane does by itself, unless a
     /// rejected request counts nowhere.
     pub fn with_costs(mut self) -> Self {
-        self.all.meters = true;
+        self.all.reserve = Some(Reserve::NOTHING);
         self
     }
 
@@ -120,7 +120,7 @@ impl DefaultFields {
             algorithm,
             coordination: coordination(fields, report),
             give_back: give_back(fields, report),
-            meters: meters(fields, report),
+            reserve: reserve(fields, report),
             sharing: share::read(fields, None, report).map(Arc::new),
             shadow: shadow(fields, algorithm, report),
         }
@@ -136,7 +136,7 @@ impl DefaultFields {
                 split_between: self.coordination.split_between,
             },
             give_back: self.give_back.or(other.give_back),
-            meters: self.meters || other.meters,
+            reserve: self.reserve.or(other.reserve),
             sharing: self.sharing.or_else(|| other.sharing.clone()),
             shadow: self.shadow.or_else(|| other.shadow.clone()),
         }
@@ -172,10 +172,13 @@ impl DefaultFields {
             if !tier.has_windows() {
                 *over_limit_policy = OverLimitPolicy::Ignore;
                 // a control plane cannot say that costs are reported, and its fixed windows count all of them
-                rule.meters = true;
+                rule.reserve = Some(Reserve::NOTHING);
             }
         }
-        rule.meters |= self.meters;
+        // nobody has said that the requests of this rule have costs, and none is tried in a shadow
+        let reserve = self.reserve.map(|reserve| Reserve { awaits_cost: true, ..reserve });
+        let reserve = reserve.map(|reserve| if rule.shadow.is_some() { Reserve::NOTHING } else { reserve });
+        rule.reserve = reserve.or(rule.reserve);
     }
 }
 
@@ -290,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_fixed_window_that_becomes_another_limit_still_counts_costs() {
-        let meters = |defaults: &RuleDefaults| applied(defaults, "shop").map(|rule| rule.meters);
+        let meters = |defaults: &RuleDefaults| applied(defaults, "shop").map(|rule| rule.meters());
         // one of no requests rejects all, whatever it counts
         for (text, expected) in [
             ("", [true, false]),
@@ -311,7 +314,7 @@ mod tests {
         for (text, expected) in [
             (&*many, ": a limit has at most 64 tiers, and this one has 65"),
             ("shadow: {requests: 5}", "defaults.yaml:1:10: 'requests' requires 'per'"),
-            ("reserve: auto", "defaults.yaml:1:10: 'reserve' is 0, not 'auto'"),
+            ("reserve: 20%", "defaults.yaml:1:10: 'reserve' is the hits that a request reserves"),
             ("share: {borrow: fair}", "defaults.yaml:1:17: unknown borrow 'fair'"),
             ("algorithm: leaky", "defaults.yaml:1:12: unknown algorithm 'leaky'"),
             ("domains:\n- coordination: lease", "defaults.yaml:2:3: the domain's name is missing"),

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::share::{ANONYMOUS, BORROW, LEND};
 use weir_limit::{
-    Bucket, CompiledRule, Coordination, GiveBack, IN_FLIGHT, Limit, OnStoreFailure, OverLimitPolicy, Pattern,
-    Refill, Rule, Scope, SharedCounts, SharedStore, Tier, Values, share::Sharing,
+    Bucket, CompiledRule, Coordination, GiveBack, Hits, IN_FLIGHT, Limit, OnStoreFailure, OverLimitPolicy,
+    Pattern, Refill, Reserve, ReserveAmount, Rule, Scope, SharedCounts, SharedStore, Tier, Values, share::Sharing,
 };
 use weir_observe::text::escaped;
 
@@ -37,13 +37,10 @@ impl RuleDescription<'_> {
                 let indent = if tiers.len() > 1 { "    " } else { "  " };
                 lines.extend(tiers.iter().map(|tier| format!("{indent}{tier}")));
                 lines.extend(rule.sharing.as_deref().map(share_line));
-                if rule.meters {
-                    let costs = "  more than one hit is a cost: it counts also above the limit (reserve: 0)";
-                    lines.push(costs.to_owned());
-                }
+                lines.extend(reserve_lines(rule));
                 if *over_limit_policy == OverLimitPolicy::Ignore
                     || self.scope == Scope::Request
-                    || rule.meters
+                    || rule.meters()
                 {
                     lines.push("  rejected requests do not count".to_owned());
                 }
@@ -57,7 +54,7 @@ impl RuleDescription<'_> {
                     lines.push("  hits cannot be given back (give_back: deny)".to_owned());
                 }
                 lines.extend(self.coordination_lines(rule));
-                lines.extend(rule.in_flight.iter().flat_map(|_| self.place_lines(rule)));
+                lines.extend(rule.places().iter().flat_map(|_| self.place_lines(rule)));
                 lines.extend(rule.shadow.iter().flat_map(|shadow| self.shadow_lines(rule, shadow)));
             }
         }
@@ -194,14 +191,17 @@ impl RuleDescription<'_> {
             "declared_at": { "file": &*rule.origin.file, "line": rule.origin.line, "column": rule.origin.column },
             "unlimited": rule.is_unlimited(),
             "in_flight": rule.in_flight.map(|limit| limit.most),
-            "give_up_after": rule.in_flight.map(|limit| limit.give_up_after.to_string()),
+            "give_up_after": rule.places().map(|limit| limit.give_up_after.to_string()),
             "tiers": rule.tiers().iter().map(tier_json).collect::<Vec<_>>(),
             "share": rule.sharing.as_deref().map(described),
             "shadow": rule.shadow.as_ref().map(|shadow| shadow.tiers().iter().map(tier_json).collect::<Vec<_>>()),
             "rejected_requests_count": self.scope == Scope::Descriptor
-                && !rule.meters
+                && !rule.meters()
                 && rule.limit.over_limit_policy() == OverLimitPolicy::Count,
-            "reserve": rule.meters.then_some(0),
+            "reserve": rule.reserve.map(|reserve| match reserve.amount {
+                ReserveAmount::Hits(hits) => json!(hits.0),
+                ReserveAmount::Auto => json!("auto"),
+            }),
             "all_or_nothing": self.scope == Scope::Request,
             "give_back": compiled.give_back.name(),
             "name": rule.name,
@@ -246,6 +246,26 @@ fn described(sharing: &Sharing) -> Value {
 
 fn name_of<T: Copy + PartialEq>(names: &[(&'static str, T)], of: T) -> &'static str {
     names.iter().find(|(_, value)| *value == of).map_or("", |(name, _)| name)
+}
+
+fn reserve_lines(rule: &Rule) -> Vec<String> {
+    let Some(reserve) = &rule.reserve else { return Vec::new() };
+    let Some(place) = rule.reserve.filter(Reserve::takes_hits).and(rule.places()) else {
+        return vec!["  more than one hit is a cost: it counts also above the limit (reserve: 0)".to_owned()];
+    };
+    let (hits, key) = match reserve.amount {
+        ReserveAmount::Hits(Hits(hits)) => (format!("{hits} hits when it begins"), hits.to_string()),
+        ReserveAmount::Auto => {
+            ("what nine of ten requests cost when it begins".to_owned(), "auto".to_owned())
+        }
+    };
+    let awaits = if reserve.awaits_cost { ", once a cost was reported" } else { "" };
+    vec![
+        format!("  a request reserves {hits}{awaits} (reserve: {key})"),
+        "  more than one hit is its cost, and so are those beside its name: they count instead, also above the limit"
+            .to_owned(),
+        format!("  without an end, what it has reserved is given back after {}", place.give_up_after),
+    ]
 }
 
 fn share_line(sharing: &Sharing) -> String {

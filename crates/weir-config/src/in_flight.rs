@@ -9,7 +9,7 @@ use super::{
     scalar::brief,
     yaml::YamlPosition,
 };
-use weir_limit::{Coordination, InFlight, Limit, Period};
+use weir_limit::{Coordination, InFlight, Limit, Period, Reserve};
 
 /// What is not about a window, beside `in_flight` in a tier.
 const OWN: [&str; 3] = ["in_flight", "give_up_after", "share"];
@@ -43,15 +43,15 @@ pub(super) fn read(fields: &Fields<'_>, report: &mut ConfigReport) -> Option<Rea
         reject_beside("in_flight", field.key_at, &[(true, POOL)], report);
         return None;
     }
-    let give_up_after = age(fields, report)?;
+    let give_up_after = age(fields, InFlight::GIVE_UP_AFTER, report)?;
     let Field { key_at, value: most, .. } = field?;
     Some(ReadInFlight { limit: InFlight { most, give_up_after }, key_at })
 }
 
-/// None if it is invalid.
-fn age(fields: &Fields<'_>, report: &mut ConfigReport) -> Option<Period> {
+/// The age at which requests are given up, `default` if none is written. None if it is invalid.
+pub(super) fn age(fields: &Fields<'_>, default: Period, report: &mut ConfigReport) -> Option<Period> {
     if fields.get("give_up_after").is_none() {
-        return Some(InFlight::GIVE_UP_AFTER);
+        return Some(default);
     }
     let field = fields.text("give_up_after", report)?;
     let age = duration::parse(field.value).filter(|age| InFlight::AGES.contains(age));
@@ -62,13 +62,19 @@ fn age(fields: &Fields<'_>, report: &mut ConfigReport) -> Option<Period> {
     age
 }
 
-/// Reports an age without what it is the age of. Nothing is held by `reserve: 0`.
-pub(super) fn check_age(fields: &Fields<'_>, report: &mut ConfigReport) {
+/// Reports an age without what it is the age of.
+pub(super) fn check_age(fields: &Fields<'_>, reserve: Option<Reserve>, report: &mut ConfigReport) {
     let Some(field) = fields.get("give_up_after").filter(|_| !is_written(fields)) else { return };
-    if fields.get("reserve").is_some() {
-        report.warn(field.key_at, "'give_up_after' has no effect with 'reserve: 0', which reserves nothing");
-    } else {
-        report.error(field.key_at, "'give_up_after' needs 'in_flight' or 'reserve'");
+    match reserve {
+        None if fields.get("reserve").is_some() => {}
+        None => report.error(field.key_at, "'give_up_after' needs 'in_flight' or 'reserve'"),
+        Some(reserve) if reserve.takes_hits() => {}
+        Some(_) => {
+            report.warn(
+                field.key_at,
+                "'give_up_after' has no effect with 'reserve: 0', which reserves nothing",
+            );
+        }
     }
 }
 
@@ -99,6 +105,14 @@ pub(super) fn check_beside(
             field.key_at,
             "'reserve' is about costs, and 'in_flight' counts requests: write tiers: [{in_flight: 4}, {requests: \
              100000, per: 1m}] beside it",
+        );
+    }
+    if *limit != Limit::Unlimited
+        && let Some(field) = fields.get("give_up_after")
+    {
+        report.error(
+            field.key_at,
+            "'give_up_after' belongs into the tier of 'in_flight', and 'reserve' follows it",
         );
     }
     if let Some(field) = fields.get("coordination")

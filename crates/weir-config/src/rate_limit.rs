@@ -14,9 +14,12 @@ use super::{
     yaml::{Value, YamlNode, YamlPosition},
 };
 use weir_limit::{
-    AlgorithmKind, Coordination, GiveBack, Limit, OnStoreFailure, OverLimitPolicy, Rule, RuleCoordination,
-    Tier, Unit, share::Sharing,
+    AlgorithmKind, Coordination, GiveBack, Hits, Limit, OnStoreFailure, OverLimitPolicy, Period, Reserve,
+    ReserveAmount, Rule, RuleCoordination, Tier, Unit, share::Sharing,
 };
+
+/// Requests outlast shorter windows.
+const LEAST_WINDOW: Period = Period::from_secs(30);
 
 /// Each is a counter for each value, and every request is checked against all of them.
 const MAX_TIERS: usize = 64;
@@ -39,8 +42,8 @@ pub(super) fn read(node: &YamlNode, key_at: YamlPosition, report: &mut ConfigRep
     } else {
         limit(&fields, key_at, None, report)
     };
-    in_flight::check_age(&fields, report);
-    let meters = meters_beside(&fields, limit.as_ref(), sharing.is_some(), report);
+    let reserve = reserve_beside(&fields, limit.as_ref(), sharing.is_some(), report);
+    in_flight::check_age(&fields, reserve, report);
     let mut shadow = shadow_beside(&fields, limit.as_ref(), sharing.is_some(), report);
     let mut coordination = coordination(&fields, report);
     if let (Some(read), Some(limit)) = (in_flight, &limit) {
@@ -54,7 +57,7 @@ pub(super) fn read(node: &YamlNode, key_at: YamlPosition, report: &mut ConfigRep
         shadow,
         coordination,
         give_back: give_back(&fields, report),
-        meters,
+        reserve,
         in_flight: in_flight.map(|read| read.limit),
         instances_of,
         name: name.map(|name| name.value.into()),
@@ -162,35 +165,40 @@ pub(super) fn give_back(fields: &Fields<'_>, report: &mut ConfigReport) -> Optio
     fields.choice("give_back", &GiveBack::ALL.map(|choice| (choice.name(), choice)), report)
 }
 
-/// Whether costs are reported after their requests.
-pub(super) fn meters(fields: &Fields<'_>, report: &mut ConfigReport) -> bool {
-    let Some(field) = fields.get("reserve") else { return false };
-    if field.value.scalar().is_some_and(|scalar| scalar.meaning() == Meaning::Int(0)) {
-        return true;
+/// What requests reserve, if their costs are reported after them.
+pub(super) fn reserve(fields: &Fields<'_>, report: &mut ConfigReport) -> Option<Reserve> {
+    let field = fields.get("reserve")?;
+    let amount = match field.value.scalar().map(|scalar| (scalar.meaning(), scalar.text())) {
+        Some((Meaning::Text, "auto")) => Some(ReserveAmount::Auto),
+        Some((Meaning::Int(hits), _)) => {
+            u32::try_from(hits).ok().map(|hits| ReserveAmount::Hits(Hits(hits.into())))
+        }
+        _ => None,
+    };
+    if amount.is_none() {
+        let written = field.value.scalar().map_or(field.value.kind().into(), Scalar::brief);
+        report.error(
+            field.at,
+            format!(
+                "'reserve' is the hits that a request reserves until its cost is reported, not '{written}': write \
+                 'reserve: auto', a number up to 'requests', or 0 to count costs only"
+            ),
+        );
     }
-    let written = field.value.scalar().map_or(field.value.kind().into(), Scalar::brief);
-    report.error(
-        field.at,
-        format!(
-            "'reserve' is 0, not '{written}': a request reserves nothing, and its cost counts once it is reported; \
-             write 'reserve: 0'"
-        ),
-    );
-    false
+    let give_up_after = in_flight::age(fields, Reserve::NOTHING.give_up_after, report)?;
+    Some(Reserve { amount: amount?, give_up_after, ..Reserve::NOTHING })
 }
 
 /// Reports what is valid alone, but not beside costs.
-fn meters_beside(
+fn reserve_beside(
     fields: &Fields<'_>,
     limit: Option<&Limit>,
     is_shared: bool,
     report: &mut ConfigReport,
-) -> bool {
+) -> Option<Reserve> {
     // `unlimited` reports the keys that have no place beside it
-    let Some(limit) = limit.filter(|limit| **limit != Limit::Unlimited) else { return false };
-    if !meters(fields, report) {
-        return false;
-    }
+    let limit = limit.filter(|limit| **limit != Limit::Unlimited)?;
+    let reserve = reserve(fields, report)?;
     let is_strict = limit.tiers().iter().any(|tier| tier.bucket().strict);
     let wrong = [
         (is_shared, "'share': a pool lends what its members leave, and a cost is known too late"),
@@ -200,7 +208,28 @@ fn meters_beside(
     ];
     let at = fields.get("reserve").map_or(fields.at, |field| field.key_at);
     reject_beside("reserve", at, &wrong, report);
-    true
+    match reserve.amount {
+        ReserveAmount::Hits(Hits(hits)) if hits > limit.capacity() => {
+            report.error(at, "'reserve' is above 'requests': nothing would pass");
+        }
+        ReserveAmount::Auto => warn_of_short_windows(limit, at, report),
+        ReserveAmount::Hits(_) => {}
+    }
+    Some(reserve)
+}
+
+/// What is not used goes back into its own window only, which has ended before most requests.
+fn warn_of_short_windows(limit: &Limit, at: YamlPosition, report: &mut ConfigReport) {
+    let is_short = |tier: &&Tier| tier.has_windows() && tier.period < LEAST_WINDOW;
+    if let Some(Tier { period, .. }) = limit.tiers().iter().find(is_short) {
+        report.warn(
+            at,
+            format!(
+                "requests that outlast a fixed window of {period} give nothing back to it, so that much of the limit is not \
+                 used; write 'algorithm: token_bucket'"
+            ),
+        );
+    }
 }
 
 /// Reports what is `wrong` beside `key`.
@@ -212,7 +241,8 @@ pub(super) fn reject_beside(key: &str, at: YamlPosition, wrong: &[(bool, &str)],
 
 /// The tier that is shared becomes the first one of the limit.
 fn tiers(fields: &Fields<'_>, inherited: Option<AlgorithmKind>, report: &mut ConfigReport) -> ReadLimit {
-    for key in KeyLevel::Tier.keys().filter(|key| *key != "algorithm") {
+    let is_own = |key: &str| key == "algorithm" || key == "give_up_after" && fields.get("reserve").is_some();
+    for key in KeyLevel::Tier.keys().filter(|key| !is_own(key)) {
         if let Some(field) = fields.get(key) {
             report
                 .error(field.key_at, format!("'{key}' cannot be combined with 'tiers'; move it into a tier"));
@@ -250,7 +280,7 @@ fn tiers(fields: &Fields<'_>, inherited: Option<AlgorithmKind>, report: &mut Con
             }
             continue;
         }
-        in_flight::check_age(&fields, report);
+        in_flight::check_age(&fields, None, report);
         let read = tier::read(&fields, node.at, inherited, report);
         let sharing = share::read(&fields, read.as_ref(), report);
         match (read, sharing) {

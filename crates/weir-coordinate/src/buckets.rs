@@ -69,6 +69,7 @@ pub(super) async fn decide_paced<R: Remote>(
         key: name.counter(&BucketKind::Paced).of_policy(OverLimitPolicy::Ignore),
         hits: Hits(request.quantity.unsigned_abs()),
         direction: if request.quantity < 0 { Direction::GiveBack } else { Direction::Take },
+        settles: false,
     };
     let decision = if reads {
         let until = Instant::now() + store.client.settings.budget.into();

@@ -23,12 +23,12 @@ use super::{
     writer::{self, RecordWriter, report_lost},
 };
 use weir_limit::{
-    Decision, Direction, Hits, LimitCheck, OnStoreFailure, OverLimitPolicy, Period, Reservation,
-    ReservationRequest, ReservedSpan, Scope, Timestamp,
+    Decision, Direction, Hits, LimitCheck, OnStoreFailure, OverLimitPolicy, Period, PlaceCheck, Reservation,
+    ReservationRequest, ReservedHits, ReservedSpan, Scope, Timestamp,
     line::Estimate,
     request_bucket::{BucketName, BucketReply, BucketRequest},
 };
-use weir_observe::{Metric, Source, throttle::Throttle};
+use weir_observe::{Metric, PlaceStats, Source, throttle::Throttle};
 use weir_store::{
     Decisions, EndedPlace, MemoryStore, PlaceRequest, ReturnedHits, Store, StoreError, TakeOptions,
     TakenPlaces, WaitRoom, clock::Clock, memory::Counted, pools::PoolSummary,
@@ -306,6 +306,10 @@ impl Store for DiskStore {
         now: Timestamp,
     ) -> impl Future<Output = Result<ReturnedHits, StoreError>> + Send {
         future::ready(Ok(self.shared.memory.end_places_now(ended, now)))
+    }
+
+    fn given_up(&self, check: &PlaceCheck<'_>, _: &Arc<PlaceStats>, now: Timestamp) -> Vec<ReservedHits> {
+        self.shared.memory.given_up_now(check, now)
     }
 
     async fn reserve(

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_observe::{
-    PlaceTotals,
+    PlaceTotals, ReserveStats,
     histogram::Distribution,
     metric::{Metric, MetricKind},
     rule_limit,
@@ -107,11 +107,14 @@ pub(super) fn own_metrics(stats: &Stats, rules: &BTreeMap<Vec<String>, RuleTotal
                 add(rule, Metric::counter(name, help, hits));
             }
         }
-        let Some(PlaceTotals { counts, durations }) = places else { continue };
-        let [now, counters @ ..] = PlaceTotals::NAMES;
-        add(rule, Metric::gauge(now.0, now.1, counts[0]));
-        for ((name, help), count) in counters.into_iter().zip(&counts[1..]) {
-            add(rule, Metric::counter(name, help, *count));
+        let Some(PlaceTotals { counts, durations, reserve }) = places else { continue };
+        let counts = PlaceTotals::NAMES.into_iter().zip(*counts).enumerate();
+        let reserve =
+            reserve.iter().flat_map(|counts| ReserveStats::NAMES.into_iter().zip(*counts).enumerate());
+        // the first of each goes up and down
+        for (i, ((name, help), count)) in counts.chain(reserve) {
+            let metric = if i == 0 { Metric::gauge } else { Metric::counter };
+            add(rule, metric(name, help, count));
         }
         let help = "How long requests ran that have ended.";
         add(rule, Metric::timing("weir.in_flight_duration", help, durations.clone()));

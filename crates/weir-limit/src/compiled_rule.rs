@@ -6,9 +6,11 @@ use super::{
     key::{CounterKey, KeyHasher, ValueHasher},
     pattern::Values,
     place::{InFlight, PlaceAsk, PlaceCheck},
+    reserve::Reserve,
     rule::{GiveBack, Limit, Rule, RuleNode},
     share::Sharing,
     tier::SharedTiers,
+    units::Hits,
 };
 
 /// A rule with its position in the tree, compiled for look-ups.
@@ -105,7 +107,7 @@ impl CompiledRule {
             has_extras: !rule.replaces.is_empty()
                 || rule.sharing.is_some()
                 || rule.shadow.is_some()
-                || rule.meters
+                || rule.meters()
                 || rule.in_flight.is_some(),
             has_static_key: static_key.is_some(),
             has_shared_values: levels.iter().any(|level| level.shared.is_some()),
@@ -157,12 +159,22 @@ impl CompiledRule {
     }
 
     pub(super) fn meters(&self) -> bool {
-        self.has_extras && self.rule.meters
+        self.has_extras && self.rule.meters()
     }
 
-    /// Returns the limit on requests in flight, if it has one.
-    pub fn in_flight(&self) -> Option<InFlight> {
-        if self.has_extras { self.rule.in_flight } else { None }
+    /// Returns [`Rule::places`].
+    pub fn places(&self) -> Option<InFlight> {
+        if self.has_extras { self.rule.places() } else { None }
+    }
+
+    /// Returns whether entries of the key [`IN_FLIGHT`](super::IN_FLIGHT) name its requests.
+    pub(super) fn has_names(&self) -> bool {
+        self.has_extras && (self.rule.in_flight.is_some() || self.rule.meters())
+    }
+
+    /// Returns what its requests reserve, if they do.
+    pub fn reserve(&self) -> Option<Reserve> {
+        if self.has_extras { self.rule.reserve.filter(Reserve::takes_hits) } else { None }
     }
 
     pub(super) fn place<'a>(
@@ -172,7 +184,8 @@ impl CompiledRule {
         limit: InFlight,
         ask: PlaceAsk,
     ) -> PlaceCheck<'a> {
-        PlaceCheck { rule: self, domain, entries, key: self.counter_key(keys, entries), limit, ask }
+        let key = self.counter_key(keys, entries);
+        PlaceCheck { rule: self, domain, entries, key, limit, ask, reserved: Hits(0) }
     }
 
     pub(super) const fn has_extras(&self) -> bool {

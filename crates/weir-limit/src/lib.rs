@@ -9,6 +9,7 @@
 //! | lend capacity between tenants | [`share`] |
 //! | divide a limit between instances | [`part`], [`Coordination`] |
 //! | limit requests in flight | [`InFlight`], [`PlaceCheck`], [`RequestName`] |
+//! | reserve costs | [`Reserve`], [`CostEstimate`] |
 //! | keep buckets whose parameters come with each request | [`request_bucket`] |
 
 pub mod algorithm;
@@ -32,6 +33,7 @@ mod place_set;
 pub mod request_bucket;
 mod request_name;
 mod reservation;
+mod reserve;
 mod rule;
 mod runtime_limit;
 pub mod share;
@@ -54,10 +56,11 @@ pub use matched::{DescriptorMatch, LimitCheck, Matched, OwnPart, RuleRef};
 pub use matcher::{Lookup, MAX_COMPARISONS, Root, RuleSet, TooManyPatterns};
 pub use named::Named;
 pub use pattern::{Pattern, Values};
-pub use place::{IN_FLIGHT, InFlight, PlaceAsk, PlaceCheck, PlaceDecision, PlaceName, ReservedHits};
+pub use place::{CHECK, IN_FLIGHT, InFlight, PlaceAsk, PlaceCheck, PlaceDecision, PlaceName, ReservedHits};
 pub use place_set::PlaceSet;
 pub use request_name::RequestName;
 pub use reservation::{Reservation, ReservationRequest, ReservedSpan, release, reserve};
+pub use reserve::{CostEstimate, Reserve, ReserveAmount};
 pub use rule::{Domain, GiveBack, Limit, Metadata, Origin, Rule, RuleNode, Scope};
 pub use runtime_limit::{RuntimeLimit, RuntimeLimitError};
 pub use shared_counts::{Capabilities, SharedCounts, SharedStore};

@@ -77,6 +77,7 @@ impl<'a, T> LimitMatch<'a, T> {
             pool: None,
             hits: limit.hits,
             direction: Direction::Take,
+            settles: false,
         })
     }
 }

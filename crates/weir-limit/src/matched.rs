@@ -9,7 +9,7 @@ use super::{
     descriptor::{Descriptor, Entry, Request},
     key::{CounterKey, ValueHasher},
     matcher::{Root, RuleSet},
-    place::{IN_FLIGHT, InFlight, PlaceAsk, PlaceCheck},
+    place::{CHECK, IN_FLIGHT, InFlight, PlaceAsk, PlaceCheck},
     rule::{GiveBack, Limit, Rule, Scope},
     runtime_limit::RuntimeLimit,
     share::Sharing,
@@ -25,7 +25,7 @@ pub struct Matched<'a> {
     /// The limits to check, in the request's order, and after them those in the shadow of their rules.
     pub checks: SmallVec<[LimitCheck<'a>; 2]>,
     shadows: usize,
-    /// The descriptors whose rules limit requests in flight, each with its index in [`Matched::matches`].
+    /// The descriptors whose requests have places, each with its index in [`Matched::matches`].
     pub places: Vec<(usize, PlaceCheck<'a>)>,
     /// Whether a descriptor names a running request.
     pub has_ends: bool,
@@ -59,6 +59,8 @@ pub struct LimitCheck<'a> {
     pub pool: Option<Box<CounterKey>>,
     pub hits: Hits,
     pub direction: Direction,
+    /// Whether hits that it takes are the cost of a request that was admitted before: they count above the limit, too.
+    pub settles: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -142,16 +144,33 @@ impl<'a> Matched<'a> {
         descriptor: &'a Descriptor<'_>,
         found: Option<(RuleRef<'a>, ValueHasher)>,
     ) -> DescriptorMatch<'a> {
-        let entries = &descriptor.entries;
+        let mut entries = &*descriptor.entries;
         let Some((rule, keys)) = found else { return DescriptorMatch::NoLimit };
+        let mut hits = request.hits_of(descriptor);
+        let mut is_check = false;
         if let RuleRef::Compiled(rule) = &rule
-            && let Some(in_flight) = rule.in_flight()
+            && rule.has_names()
         {
-            if is_of_running(entries) {
-                self.has_ends = true;
-                return DescriptorMatch::Running;
+            match entries {
+                [above @ .., last] if !above.is_empty() && (last.key, last.value) == (IN_FLIGHT, CHECK) => {
+                    (entries, hits, is_check) = (above, Hits(0), true);
+                }
+                _ if is_of_running(entries) => {
+                    self.has_ends = true;
+                    return DescriptorMatch::Running;
+                }
+                _ => {}
             }
-            self.add_place(request, descriptor, rule, &keys, in_flight);
+            if let Some(limit) = rule.places()
+                && let Some(ask) = ask_of(rule, hits, is_check, descriptor.refund)
+            {
+                // what the request says replaces the number of places
+                let own = descriptor.limit.as_deref().and_then(|own| own.tiers().first());
+                let most = own.map_or(limit.most, |tier| tier.requests.min(InFlight::MAX));
+                let limit = InFlight { most, ..limit };
+                self.places
+                    .push((self.matches.len(), rule.place((request.domain, entries), &keys, limit, ask)));
+            }
         }
         let (key, pool) = match &rule {
             RuleRef::Compiled(rule) if rule.limit == Limit::Unlimited => {
@@ -162,46 +181,21 @@ impl<'a> Matched<'a> {
             }
             RuleRef::Override(_) | RuleRef::Part(_) => (keys.key(entries, |_| None).of_request(), None),
         };
-        let hits = request.hits_of(descriptor);
-        let begins_with_none = hits == Hits(0) && rule.meters();
+        let only_looks = is_check || hits == Hits(0) && rule.meters();
         self.checks.push(LimitCheck {
             pool,
             key: key.of_policy(rule.over_limit_policy()),
+            settles: hits > Hits(1) && rule.meters(),
             rule,
             domain: request.domain,
             entries,
             hits,
-            direction: if begins_with_none { Direction::Look } else { Direction::Take },
+            direction: if only_looks { Direction::Look } else { Direction::Take },
         });
         if descriptor.refund {
             self.give_back_last();
         }
         DescriptorMatch::Limited(self.checks.len() - 1)
-    }
-
-    /// A cost is that of a request that has its place. What the request says replaces the number of places.
-    #[cold]
-    fn add_place(
-        &mut self,
-        request: &'a Request<'_>,
-        descriptor: &'a Descriptor<'_>,
-        rule: &'a CompiledRule,
-        keys: &ValueHasher,
-        limit: InFlight,
-    ) {
-        let hits = request.hits_of(descriptor);
-        if rule.meters() && hits > Hits(1) && !descriptor.refund {
-            return;
-        }
-        let ask = match hits {
-            _ if descriptor.refund => PlaceAsk::Nothing,
-            Hits(0) => PlaceAsk::Look,
-            _ => PlaceAsk::Take,
-        };
-        let own = descriptor.limit.as_deref().and_then(|own| own.tiers().first());
-        let most = own.map_or(limit.most, |tier| tier.requests.min(InFlight::MAX));
-        let place = rule.place((request.domain, &descriptor.entries), keys, InFlight { most, ..limit }, ask);
-        self.places.push((self.matches.len(), place));
     }
 
     /// Nothing is given back if its rule denies that.
@@ -273,7 +267,7 @@ fn find<'a>(
     on_match: impl Fn(usize),
 ) -> Option<(RuleRef<'a>, ValueHasher)> {
     if let Some(limit) = &descriptor.limit
-        && !(root.has_places && has_place(rules, root, &descriptor.entries))
+        && !(root.has_names && keeps_rule(rules, root, &descriptor.entries))
     {
         let keys = descriptor.entries.iter().map(|entry| entry.key);
         return Some((RuleRef::Override(limit), rules.hasher.of_keys(domain, keys)));
@@ -283,11 +277,28 @@ fn find<'a>(
     Some((RuleRef::Compiled(&rules.rules()[index]), *keys))
 }
 
-fn has_place(rules: &RuleSet, root: &Root, entries: &[Entry<'_>]) -> bool {
-    rules.find_below(root, entries).is_some_and(|(index, _)| rules.rules()[index].in_flight().is_some())
+/// Whether a limit that comes with a request replaces only the number of places, or nothing for a running one.
+fn keeps_rule(rules: &RuleSet, root: &Root, entries: &[Entry<'_>]) -> bool {
+    let found = rules.find_below(root, entries);
+    found
+        .map(|(index, _)| &rules.rules()[index])
+        .is_some_and(|rule| rule.rule.in_flight.is_some() || rule.has_names() && is_of_running(entries))
 }
 
-/// Whether a descriptor that finds a rule with places is about a running request.
+/// What a descriptor asks of the places of `rule`, if anything. With a limit on requests in flight, those end by name, and
+/// a cost without one leaves its place alone.
+fn ask_of(rule: &CompiledRule, hits: Hits, is_check: bool, is_refund: bool) -> Option<PlaceAsk> {
+    let is_limited = rule.rule.in_flight.is_some();
+    match hits {
+        _ if is_refund => is_limited.then_some(PlaceAsk::Nothing),
+        _ if is_check => is_limited.then_some(PlaceAsk::Look),
+        Hits(2..) if rule.meters() => (!is_limited).then_some(PlaceAsk::Close),
+        Hits(0) if rule.reserve().is_none() => Some(PlaceAsk::Look),
+        _ => Some(PlaceAsk::Take),
+    }
+}
+
+/// Whether a descriptor that finds a rule whose requests have names is about a running one.
 fn is_of_running(entries: &[Entry<'_>]) -> bool {
     entries.last().is_some_and(|entry| entry.key == IN_FLIGHT)
 }
@@ -361,7 +372,7 @@ impl LimitCheck<'_> {
 
     /// Returns whether its hits are the cost of a request that was admitted before.
     pub fn is_cost(&self) -> bool {
-        self.direction == Direction::Take && self.hits > Hits(1) && self.rule.meters()
+        self.settles && self.direction == Direction::Take
     }
 
     /// Returns whether it is about a request that was admitted before: it counts, whatever becomes of other checks.

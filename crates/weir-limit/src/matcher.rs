@@ -74,8 +74,8 @@ pub struct Root {
     pub scope: Scope,
     /// For limits that come with requests.
     pub(super) give_back: GiveBack,
-    /// Whether a rule limits requests in flight.
-    pub(super) has_places: bool,
+    /// Whether entries name the requests of some rule.
+    pub(super) has_names: bool,
 }
 
 /// What a descriptor finds at the node at which it ends.
@@ -131,8 +131,8 @@ impl RuleSet {
             let first = set.rules.len();
             let of = (&domain.name.as_str().into(), give_back);
             set.add_nodes(root, &domain.nodes, of, &mut Vec::new());
-            let has_places = set.add_names(root, first);
-            let root_of = Root { node: root, scope: domain.scope, give_back, has_places };
+            let has_names = set.add_names(root, first);
+            let root_of = Root { node: root, scope: domain.scope, give_back, has_names };
             *set.domains.get_or_insert_with(&domain.name, || root_of) = root_of;
         }
         set
@@ -174,13 +174,12 @@ impl RuleSet {
         }
     }
 
-    /// Below the root of a domain and each of its rules that limit requests in flight, lets an entry with the name of a
+    /// Below the root of a domain and each of its rules whose requests have names, lets an entry with the name of a
     /// request find such a rule, so that most look-ups need not know of names. Returns whether there are such rules,
     /// among those from the `first`.
     fn add_names(&mut self, root: NodeId, first: usize) -> bool {
         let is_named = |end: &End| {
-            end.rule
-                .is_some_and(|rule| rule as usize >= first && self.rules[rule as usize].in_flight().is_some())
+            end.rule.is_some_and(|rule| rule as usize >= first && self.rules[rule as usize].has_names())
         };
         let named: Vec<NodeId> = (root..self.ends.len()).filter(|node| is_named(&self.ends[*node])).collect();
         let places = named.first().map(|first| (root, *first)).into_iter();
@@ -193,14 +192,16 @@ impl RuleSet {
         !named.is_empty()
     }
 
-    /// Finds the place that a descriptor of these `entries` has while its request runs; none without such a limit.
+    /// Finds the place that a descriptor of these `entries` has while its request runs; none if its rule gives no names.
     pub fn place<'a>(&'a self, domain: &'a str, entries: &'a [Entry<'a>]) -> Option<PlaceCheck<'a>> {
         let (index, keys) = self.find_below(self.root(domain)?, entries)?;
         let rule = &self.rules[index];
         if entries.len() != rule.levels.len() {
             return None;
         }
-        Some(rule.place((domain, entries), keys, rule.in_flight()?, PlaceAsk::Nothing))
+        // requests that began before a reload may have places
+        let limit = rule.places().or_else(|| rule.rule.reserve.map(|reserve| reserve.place()))?;
+        Some(rule.place((domain, entries), keys, limit, PlaceAsk::Nothing))
     }
 
     /// Finds the rule for a descriptor of these `entries`: one at exactly that depth.

@@ -14,6 +14,9 @@ use super::{
 /// The key of the entry whose value is the name of an admitted request.
 pub const IN_FLIGHT: &str = "in_flight";
 
+/// The value of such an entry that asks whether a request could begin, and begins none.
+pub const CHECK: &str = "check";
+
 /// A rule's limit on requests in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InFlight {
@@ -23,7 +26,7 @@ pub struct InFlight {
     pub give_up_after: Period,
 }
 
-/// A descriptor whose rule limits requests in flight.
+/// A descriptor whose requests have places: its rule limits those in flight, or remembers what they have reserved.
 #[derive(Clone, Copy, Debug)]
 pub struct PlaceCheck<'a> {
     /// The rule.
@@ -38,6 +41,8 @@ pub struct PlaceCheck<'a> {
     pub limit: InFlight,
     /// What the descriptor asks for.
     pub ask: PlaceAsk,
+    /// The hits that the request would reserve beside its own.
+    pub reserved: Hits,
 }
 
 /// What a descriptor asks of a limit on requests in flight.
@@ -49,6 +54,8 @@ pub enum PlaceAsk {
     Look,
     /// Nothing: hits are given back without a name.
     Nothing,
+    /// The end of the newest request: the hits are a cost without a name.
+    Close,
 }
 
 /// The decision on a [`PlaceCheck`].
@@ -107,7 +114,18 @@ impl PlaceCheck<'_> {
     pub const fn as_limit_check(&self) -> LimitCheck<'_> {
         let (rule, direction) = (RuleRef::Compiled(self.rule), Direction::Take);
         let Self { domain, entries, key, .. } = *self;
-        LimitCheck { rule, domain, entries, key, pool: None, hits: Hits(1), direction }
+        LimitCheck { rule, domain, entries, key, pool: None, hits: Hits(1), direction, settles: false }
+    }
+
+    /// Returns the check of the tiers beside it that counts `hits` of a cost.
+    pub fn as_cost(&self, hits: Hits) -> LimitCheck<'_> {
+        let key = self.key.of_policy(self.rule.rule.limit.over_limit_policy());
+        LimitCheck { key, hits, settles: true, ..self.as_limit_check() }
+    }
+
+    /// Returns whether its rule limits requests in flight.
+    pub const fn is_limited(&self) -> bool {
+        self.limit.most != InFlight::UNLIMITED
     }
 
     /// Returns whether a refusal rejects the request: neither in shadow mode nor for a quota, which others may admit.

@@ -9,6 +9,7 @@ use super::{
     coordination::RuleCoordination,
     pattern::Values,
     place::InFlight,
+    reserve::Reserve,
     share::Sharing,
     tier::{self, OverLimitPolicy, Tier, Tiers},
     units::Period,
@@ -72,7 +73,6 @@ pub struct RuleNode {
 
 /// A limit, and how its decisions are reported. A rule of requests in flight alone is [unlimited](Limit::Unlimited).
 #[derive(Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a key of the rule language")]
 pub struct Rule {
     /// The requests that it admits.
     pub limit: Limit,
@@ -84,9 +84,9 @@ pub struct Rule {
     pub coordination: RuleCoordination,
     /// Whether callers may give its hits back, if it says so itself.
     pub give_back: Option<GiveBack>,
-    /// Whether the cost of a request is reported after the request was admitted: `reserve`. A request of 0 or 1 hits
-    /// begins while hits remain; more are a cost, which counts above the limit, too.
-    pub meters: bool,
+    /// What requests reserve, if their costs are reported after they were admitted. A request of 0 or 1 hits begins while
+    /// hits remain; more are a cost, which counts above the limit, too.
+    pub reserve: Option<Reserve>,
     /// The limit on requests in flight, beside [`Rule::limit`].
     pub in_flight: Option<InFlight>,
     /// The DNS name of the instances between which the limit, whole so far, is divided when rules are loaded.
@@ -197,7 +197,7 @@ impl Rule {
             shadow: None,
             coordination: RuleCoordination::default(),
             give_back: None,
-            meters: false,
+            reserve: None,
             in_flight: None,
             instances_of: None,
             name: None,
@@ -213,6 +213,17 @@ impl Rule {
     /// Returns its tiers; none if it is unlimited, or limits only requests in flight.
     pub fn tiers(&self) -> &[Tier] {
         self.limit.tiers()
+    }
+
+    /// Returns whether costs are reported after requests.
+    pub const fn meters(&self) -> bool {
+        self.reserve.is_some()
+    }
+
+    /// Returns the limit on the places of its requests, if they have some; that of a rule whose places only remember what
+    /// requests have reserved is [`InFlight::UNLIMITED`].
+    pub fn places(&self) -> Option<InFlight> {
+        self.in_flight.or_else(|| self.reserve.filter(Reserve::takes_hits).map(|reserve| reserve.place()))
     }
 
     /// Returns whether it admits every request.

@@ -162,22 +162,23 @@ impl<'a> Verdict<'a> {
             let Some(decision) = decision.filter(|_| place.ask != PlaceAsk::Nothing) else { continue };
             let (rule, most, takes) =
                 (RuleRef::Compiled(place.rule), place.limit.most, place.ask == PlaceAsk::Take);
-            limits.push(InFlightLimit { rule, most, left: decision.left(most, takes) });
+            if place.is_limited() {
+                limits.push(InFlightLimit { rule, most, left: decision.left(most, takes) });
+            }
             if takes && !decision.over {
                 held.push(place.entries);
             }
         }
         let name = places.name.filter(|_| self.code == Code::Ok && !held.is_empty());
         let name = name.map(|name| RequestName::write(name, held).into_boxed_str());
-        if self.code == Code::Ok
-            && let Some(left) = limits.iter().map(|limit: &InFlightLimit<'_>| limit.left).min()
-        {
+        let left = limits.iter().map(|limit: &InFlightLimit<'_>| limit.left).min();
+        if let Some(left) = left.filter(|_| self.code == Code::Ok) {
+            self.metadata.get_or_insert_default().insert("in_flight_left".into(), left.into());
+        }
+        if let Some(name) = &name {
             let metadata = self.metadata.get_or_insert_default();
-            metadata.insert("in_flight_left".into(), left.into());
-            if let Some(name) = &name {
-                metadata.insert(IN_FLIGHT.into(), (**name).into());
-                metadata.insert(format!("{IN_FLIGHT}/{domain}"), (**name).into());
-            }
+            metadata.insert(IN_FLIGHT.into(), (**name).into());
+            metadata.insert(format!("{IN_FLIGHT}/{domain}"), (**name).into());
         }
         self.in_flight = Some(Box::new(InFlightVerdict { name, limits }));
     }

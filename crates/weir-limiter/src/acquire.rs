@@ -711,7 +711,8 @@ impl<S: Store> Limiter<S> {
 }
 
 pub(super) fn waits(check: &LimitCheck<'_>) -> bool {
-    matches!(check.rule, RuleRef::Compiled(_))
+    let RuleRef::Compiled(rule) = &check.rule else { return false };
+    rule.reserve().is_none()
         && check.pool.is_none()
         && check.direction == Direction::Take
         && !check.rule.shadow_mode()

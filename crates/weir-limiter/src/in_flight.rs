@@ -1,7 +1,8 @@
-//! Limits on requests in flight. First the running requests that a request names end; then its other limits decide; and
-//! if none of them rejects it, it takes its places last.
+//! Requests in flight. First the running requests that a request names end; then its other limits decide; and if none of
+//! them rejects it, it takes its places last, which remember what it has reserved.
 
 use std::{
+    collections::BTreeSet,
     hash::{BuildHasher as _, RandomState},
     sync::{
         Arc,
@@ -17,7 +18,7 @@ use super::{LimitError, Limiter, LoadedRules, Rejection, at_once};
 use weir_limit::{
     Basis, Code, Coordination, Decision, Descriptor, DescriptorMatch, Direction, Entry, Hits, IN_FLIGHT,
     LimitCheck, Matched, OverLimitPolicy, Period, PlaceAsk, PlaceCheck, PlaceDecision, PlaceDecisions,
-    PlaceName, Request, RequestName, RuleRef, Scope, Tally, Timestamp, Verdict,
+    PlaceName, Request, RequestName, ReservedHits, Scope, Tally, Timestamp, Verdict,
 };
 use weir_observe::{PlaceStats, RuleCounts};
 use weir_store::{Decisions, EndedPlace, PlaceRequest, Store, StoreError, TakeOptions};
@@ -45,17 +46,18 @@ impl<S: Store> Limiter<S> {
         &self,
         loaded: &LoadedRules,
         request: &Request<'_>,
-        matched: &Matched<'_>,
+        matched: &mut Matched<'_>,
         now: Timestamp,
         options: TakeOptions<'_>,
     ) -> Result<(Decisions, Option<Box<PlaceDecisions>>), LimitError> {
         if matched.has_ends {
             self.end_named(loaded, request, matched, now).await?;
         }
-        if !matched.places.is_empty() && !options.takes_names {
+        if !options.takes_names && matched.places.iter().any(|(_, place)| place.is_limited()) {
             return Err(LimitError::NoName);
         }
         let begun = Instant::now();
+        self.add_reserved(loaded, matched, now).await?;
         let decisions = self.take_matched(loaded, matched, now, options).await?;
         if matched.places.is_empty() {
             return Ok((decisions, None));
@@ -103,8 +105,7 @@ impl<S: Store> Limiter<S> {
                 (None, []) => {}
             }
         }
-        let costs = self.end(loaded, request.domain, running, false, now).await?;
-        self.take_costs(loaded, &costs, now).await
+        self.end(loaded, request.domain, running, false, now).await
     }
 
     /// Lets callers that wait for these places ask for them.
@@ -158,7 +159,7 @@ impl<S: Store> Limiter<S> {
         let _ = self.end(&loaded, domain, running.collect(), true, now).await;
     }
 
-    /// Returns the request that costs of `running` make.
+    /// Ends `running` requests, in their order, and counts what they cost beyond what they have reserved.
     async fn end<'a>(
         &self,
         loaded: &LoadedRules,
@@ -166,62 +167,59 @@ impl<S: Store> Limiter<S> {
         running: Vec<Running<'a>>,
         is_undone: bool,
         now: Timestamp,
-    ) -> Result<Request<'a>, StoreError> {
+    ) -> Result<(), StoreError> {
         let (names, descriptors): (Vec<PlaceName>, SmallVec<_>) =
             running.into_iter().map(|Running { name, descriptor }| (name, descriptor)).unzip();
-        let mut asked = Request { domain, descriptors, hits: 0 };
+        let asked = Request { domain, descriptors, hits: 0 };
         if loaded.rules.check_patterns(&asked).is_err() {
-            asked.descriptors.clear();
-            return Ok(asked);
+            return Ok(());
         }
-        let places =
-            asked.descriptors.iter().map(|descriptor| loaded.rules.place(domain, &descriptor.entries));
-        let places: Vec<Option<PlaceCheck<'_>>> = places.collect();
+        let found = names.iter().zip(&asked.descriptors).filter_map(|(name, descriptor)| {
+            Some((*name, descriptor, loaded.rules.place(domain, &descriptor.entries)?))
+        });
+        let found: Vec<(PlaceName, &Descriptor<'_>, PlaceCheck<'_>)> = found.collect();
         let shared = self.store.shared_counts();
         let is_alone = |check: &PlaceCheck<'_>| {
             shared.store.is_none() || shared.requested(&check.rule.rule) == Coordination::Local
         };
-        let mut ended = Vec::new();
-        for (name, check) in names.into_iter().zip(&places) {
-            let Some(check) = check else { continue };
+        let (mut ended, mut ended_by) = (Vec::new(), Vec::new());
+        let mut before = BTreeSet::new();
+        for (i, (name, _, check)) in found.iter().enumerate() {
+            self.return_given_up(loaded, check, now).await;
             let stats = loaded.places(check);
-            if is_alone(check) && !self.serials.made(name) {
+            if is_alone(check) && !self.serials.made(*name) {
                 stats.end_elsewhere();
-            } else {
-                ended.push(EndedPlace { check, stats, name: Some(name), awaits: false, is_undone });
+            } else if before.insert((check.key, *name)) {
+                let awaits = check.rule.reserve().is_some();
+                ended.push(EndedPlace { check, stats, name: Some(*name), awaits, is_undone });
+                ended_by.push(i);
             }
         }
-        self.store.end_places(&ended, now).await?;
+        let mut returned = vec![None; found.len()];
+        for (i, hits) in ended_by.into_iter().zip(self.store.end_places(&ended, now).await?) {
+            returned[i] = hits;
+        }
         self.note_ends(&ended, now);
-        let is_cost = |i: usize, descriptor: &Descriptor<'_>| {
-            let meters = places[i].is_some_and(|check| RuleRef::Compiled(check.rule).meters());
-            meters && !descriptor.refund && descriptor.hits.is_some_and(|hits| hits > 0)
-        };
-        let costs = asked.descriptors.iter().enumerate().filter(|(i, descriptor)| is_cost(*i, descriptor));
-        let costs = costs.map(|(_, descriptor)| descriptor.clone()).collect();
-        Ok(Request { descriptors: costs, ..asked })
-    }
-
-    async fn take_costs(
-        &self,
-        loaded: &LoadedRules,
-        costs: &Request<'_>,
-        now: Timestamp,
-    ) -> Result<(), StoreError> {
-        if costs.descriptors.is_empty() {
+        let mut costs = Vec::new();
+        for ((_, descriptor, check), returned) in found.iter().zip(returned) {
+            let cost = descriptor.hits.filter(|_| check.rule.rule.meters() && !descriptor.refund);
+            let beyond = self.settle(loaded, check, cost.map(Hits), returned, now).await;
+            if beyond > Hits(0) {
+                costs.push(check.as_cost(beyond));
+            }
+        }
+        if costs.is_empty() {
             return Ok(());
         }
-        let matched = Matched::new(&loaded.rules, costs);
-        let checks = matched.enforced();
-        let decisions = self.store.take_with(checks, Scope::Descriptor, now, TakeOptions::default()).await?;
-        for (check, decision) in checks.iter().zip(&decisions) {
+        let decisions = self.store.take_with(&costs, Scope::Descriptor, now, TakeOptions::default()).await?;
+        for (check, decision) in costs.iter().zip(&decisions) {
             self.record_check(loaded, check, decision, Scope::Descriptor);
         }
         Ok(())
     }
 
-    /// Takes the places that a request asks for, if its `decisions` admit it. If it is rejected then, it keeps none, and
-    /// what it has taken beside them is given back.
+    /// Takes the places that a request asks for, if its `decisions` admit it. If it is rejected, it keeps none, and what it
+    /// has reserved is given back; if a place is refused, all that it has taken beside that is.
     async fn take_places(
         &self,
         loaded: &LoadedRules,
@@ -237,88 +235,117 @@ impl<S: Store> Limiter<S> {
         for (_, check) in matched.places.iter().filter(|(_, check)| check.ask == PlaceAsk::Nothing) {
             loaded.places(check).end_unnamed();
         }
+        let enforced = &decisions[..matched.enforced().len()];
+        // nothing has counted
+        let is_void =
+            self.scope_of(matched) == Scope::Request && enforced.iter().any(|decision| decision.over);
+        let is_over = |descriptor: usize| matches!(matched.matches[descriptor], DescriptorMatch::Limited(i) if decisions[i].over);
+        let reserved = |(descriptor, check): &(usize, PlaceCheck<'_>)| {
+            if is_void || is_over(*descriptor) { Hits(0) } else { check.reserved }
+        };
         if Verdict::new(request, matched, decisions, modes).code == Code::OverLimit {
+            for place in &matched.places {
+                let reserved = ReservedHits { hits: reserved(place), start: now };
+                self.release_reserved(&place.1, reserved, now).await;
+            }
             return Ok(placed);
         }
-        let is_over = |descriptor: usize| matches!(matched.matches[descriptor], DescriptorMatch::Limited(i) if decisions[i].over);
-        let asked: SmallVec<[(usize, &PlaceCheck<'_>); 2]> = (0..)
-            .zip(&matched.places)
-            .filter(|(_, (descriptor, check))| check.ask != PlaceAsk::Nothing && !is_over(*descriptor))
-            .map(|(i, (_, check))| (i, check))
-            .collect();
+        // what does not fit, and passes, has a place for its reserved hits nevertheless: a cost closes the newest one
+        let is_asked = |(descriptor, check): &(usize, PlaceCheck<'_>)| {
+            matches!(check.ask, PlaceAsk::Take | PlaceAsk::Look)
+                && !(check.is_limited() && is_over(*descriptor))
+        };
+        let asked: SmallVec<[(usize, &(usize, PlaceCheck<'_>)); 2]> =
+            matched.places.iter().enumerate().filter(|(_, place)| is_asked(place)).collect();
         if asked.is_empty() {
             return Ok(placed);
         }
         let lines = &self.asking.places;
         let is_late = |check: &PlaceCheck<'_>| check.ask == PlaceAsk::Take && !lines.admits_other(check.key);
-        if let Some((i, check)) = asked.iter().find(|(_, check)| is_late(check)) {
+        if let Some((i, (_, check))) = asked.iter().find(|(_, place)| is_late(&place.1)) {
             // callers that wait are first
             let refused = PlaceDecision { over: true, before: check.limit.most, basis: Basis::Counters };
             placed.decisions[*i] = Some(refused);
-            let is_void = self.scope_of(matched) == Scope::Request;
-            self.give_back_beside(matched, decisions, |i| is_void || is_refused(matched, &placed, i), now)
-                .await;
+            let gives_back = self.scope_of(matched) == Scope::Request;
+            let returned = |i: usize| (gives_back || is_refused(matched, &placed, i)).then_some(Hits(0));
+            self.give_back_beside(matched, decisions, returned, now).await;
             return Ok(placed);
         }
         let mut requests: SmallVec<[PlaceRequest<'_>; 2]> = SmallVec::new();
-        for (_, check) in &asked {
+        for (_, place) in &asked {
+            let check = &place.1;
             let (stats, rejects) = (loaded.places(check), check.rejects(modes.quota) && !modes.shadow);
-            requests.push(PlaceRequest { check, stats, rejects, reserved: Hits(0) });
+            requests.push(PlaceRequest { check, stats, rejects, reserved: reserved(place) });
         }
         let taken = match self.store.take_places(&requests, self.serials.next(), now, options).await {
             Ok(taken) => taken,
             Err(error) => {
-                self.give_back_beside(matched, decisions, |_| true, now).await;
+                self.give_back_beside(matched, decisions, |_| Some(Hits(0)), now).await;
                 return Err(error);
             }
         };
-        for ((i, check), decision) in asked.iter().zip(&taken.decisions) {
+        for ((i, (_, check)), decision) in asked.iter().zip(&taken.decisions) {
             placed.decisions[*i] = Some(*decision);
             if check.ask == PlaceAsk::Take && decision.over {
                 lines.refuse_other(check.key);
             }
         }
+        let has_place = |(PlaceRequest { check, .. }, decision): &(&PlaceRequest<'_>, &PlaceDecision)| {
+            check.ask == PlaceAsk::Take && !decision.over
+        };
+        let held = || requests.iter().zip(&taken.decisions).filter(has_place).map(|(request, _)| request);
+        for PlaceRequest { check, reserved, .. } in held().filter(|held| held.reserved > Hits(0)) {
+            loaded.places(check).reserve().reserve(reserved.0);
+        }
         let is_refused = |i: usize| is_refused(matched, &placed, i);
         let is_rejected =
             Verdict::with_places(request, matched, decisions, Some(&placed), modes).code == Code::OverLimit;
         if is_rejected {
-            let has_place = |(PlaceRequest { check, .. }, decision): &(&PlaceRequest<'_>, &PlaceDecision)| {
-                check.ask == PlaceAsk::Take && !decision.over
-            };
-            let undone = requests.iter().zip(&taken.decisions).filter(has_place);
-            let undone: SmallVec<[EndedPlace<'_>; 2]> = undone
-                .map(|(PlaceRequest { check, stats, .. }, _)| EndedPlace {
-                    check,
-                    stats,
-                    name: Some(taken.name),
-                    awaits: false,
-                    is_undone: true,
-                })
-                .collect();
-            self.store.end_places(&undone, now).await?;
+            let undone = held().map(|PlaceRequest { check, stats, reserved, .. }| EndedPlace {
+                check,
+                stats,
+                name: Some(taken.name),
+                awaits: *reserved > Hits(0),
+                is_undone: true,
+            });
+            let undone: SmallVec<[EndedPlace<'_>; 2]> = undone.collect();
+            let returned = self.store.end_places(&undone, now).await?;
             self.note_ends(&undone, now);
+            for (place, returned) in undone.iter().zip(returned) {
+                self.settle(loaded, place.check, None, returned, now).await;
+            }
         }
-        let is_void = is_rejected && self.scope_of(matched) == Scope::Request;
-        if is_void || matched.enforced().iter().enumerate().any(|(i, _)| is_refused(i)) {
-            self.give_back_beside(matched, decisions, |i| is_void || is_refused(i), now).await;
+        let gives_back = is_rejected && self.scope_of(matched) == Scope::Request;
+        if !is_void && (gives_back || matched.enforced().iter().enumerate().any(|(i, _)| is_refused(i))) {
+            // the places that were taken have returned what was reserved
+            let returned = |i: usize| {
+                let of_check = |place: &&(usize, PlaceCheck<'_>)| matches!(matched.matches[place.0], DescriptorMatch::Limited(check) if check == i);
+                let place = matched.places.iter().find(of_check).filter(|_| !is_refused(i));
+                (gives_back || is_refused(i)).then(|| place.map_or(Hits(0), reserved))
+            };
+            self.give_back_beside(matched, decisions, returned, now).await;
         }
         placed.name = Some(taken.name).filter(|_| !is_rejected);
         Ok(placed)
     }
 
-    /// Gives back what `decisions` have taken, of the checks with these indexes.
+    /// Gives back what `decisions` have taken, of the checks by their indexes, but for the hits that were `returned` already;
+    /// none for those that keep theirs.
     async fn give_back_beside(
         &self,
         matched: &Matched<'_>,
         decisions: &[Decision],
-        of: impl Fn(usize) -> bool,
+        returned: impl Fn(usize) -> Option<Hits>,
         now: Timestamp,
     ) {
-        let taken = matched.enforced().iter().zip(decisions).enumerate().filter(|(i, (check, decision))| {
-            of(*i) && check.direction == Direction::Take && !decision.over && !check.stands()
+        let taken = matched.enforced().iter().zip(decisions).enumerate().filter(|(_, (check, decision))| {
+            check.direction == Direction::Take && !decision.over && !check.stands()
         });
         let back: SmallVec<[LimitCheck<'_>; 2]> = taken
-            .map(|(_, (check, _))| LimitCheck { direction: Direction::GiveBack, ..check.copied() })
+            .filter_map(|(i, (check, _))| {
+                let hits = check.hits.minus(returned(i)?);
+                Some(LimitCheck { hits, direction: Direction::GiveBack, ..check.copied() })
+            })
             .collect();
         // what a store cannot be told stays counted
         let _ = self.store.take_with(&back, Scope::Descriptor, now, TakeOptions::default()).await;

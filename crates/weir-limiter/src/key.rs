@@ -183,7 +183,7 @@ impl<S: Store> Limiter<S> {
         let is_other = check.pool.is_some()
             || check.direction == Direction::GiveBack
             || check.rule.meters()
-            || rule.in_flight().is_some();
+            || rule.places().is_some();
         if is_other || is_shadow || is_reported {
             return None;
         }

@@ -18,6 +18,7 @@ mod in_flight;
 mod key;
 mod key_text;
 mod rejections;
+mod reserve;
 mod shadow;
 pub mod waiter_thread;
 
@@ -46,7 +47,7 @@ pub use weir_limit as limit;
 pub use weir_observe as observe;
 pub use weir_store::{self as store, clock};
 
-use self::{asking::AskingLines, in_flight::Serials, rejections::LastReports};
+use self::{asking::AskingLines, in_flight::Serials, rejections::LastReports, reserve::CostTable};
 use weir_limit::{
     Basis, Code, CompiledRule, Decision, Descriptor, DescriptorMatch, Direction, Entry, GiveBack, Hits,
     Limit, LimitCheck, LimitMatch, Matched, Modes, PlaceDecisions, Request, Root, RulePath, RuleSet, Scope,
@@ -70,6 +71,7 @@ pub struct Limiter<S> {
     hot_keys: Option<Box<HotKeys>>,
     rejection_log: Option<Arc<dyn RejectionLog>>,
     serials: Serials,
+    costs: CostTable,
     asking: Arc<AskingLines>,
     /// Whether rules were loaded that the lines of waiting callers do not follow yet: those in memory, and the others.
     lines_are_stale: [AtomicBool; 2],
@@ -94,7 +96,7 @@ struct LoadedRules {
     /// By rule index.
     stats: Vec<Arc<RuleStats>>,
     last_reports: LastReports,
-    /// Whether a rule limits requests in flight.
+    /// Whether the requests of a rule have places.
     has_places: bool,
 }
 
@@ -156,6 +158,7 @@ impl<S: Store> Limiter<S> {
             hot_keys,
             rejection_log: None,
             serials: Serials::default(),
+            costs: CostTable::default(),
             lines_are_stale: Default::default(),
         }
     }
@@ -178,7 +181,7 @@ impl<S: Store> Limiter<S> {
         self.stats.set_in_force(&stats);
         let last_reports = LastReports::new(rules.rules().len());
         self.stats.set_rule_limits(rules.rules().iter().flat_map(rule_limits).collect());
-        let has_places = rules.rules().iter().any(|rule| rule.in_flight().is_some());
+        let has_places = rules.rules().iter().any(|rule| rule.places().is_some());
         self.loaded.store(Some(Arc::new(LoadedRules { rules, stats, last_reports, has_places })));
         self.generation.fetch_add(1, Ordering::Release);
         self.refresh_lines();
@@ -188,7 +191,7 @@ impl<S: Store> Limiter<S> {
         self.loaded.load().as_deref().map(|loaded| read(&loaded.rules))
     }
 
-    /// Returns whether a rule limits requests in flight.
+    /// Returns whether the requests of a rule have places, which end.
     pub fn has_places(&self) -> bool {
         self.loaded.load().as_deref().is_some_and(|loaded| loaded.has_places)
     }
@@ -405,10 +408,10 @@ impl<S: Store> Limiter<S> {
     ) -> Result<T, LimitError> {
         let loaded = self.loaded.load();
         let decided = match find(loaded.as_deref(), request) {
-            Ok((loaded, matched)) => {
+            Ok((loaded, mut matched)) => {
                 // boxed to keep the future of all other requests small
                 let taken = if matched.has_ends || !matched.places.is_empty() {
-                    Box::pin(self.take_in_flight(loaded, request, &matched, now, options)).await
+                    Box::pin(self.take_in_flight(loaded, request, &mut matched, now, options)).await
                 } else {
                     let taken = self.take_matched(loaded, &matched, now, options).await;
                     taken.map(|decisions| (decisions, None)).map_err(LimitError::from)
@@ -578,7 +581,7 @@ impl<S: Store> Limiter<S> {
         if let Some(rule) = check.rule.compiled()
             && check.hits != Hits(1)
             && !check.rule.meters()
-            && rule.in_flight().is_none()
+            && rule.places().is_none()
         {
             costs::note(loaded, rule, check.hits, decision, policy);
         }

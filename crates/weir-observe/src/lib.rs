@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | count | [`Counter`], [`Gauge`], [`BusyCounter`], [`histogram`] |
 //! | tell metrics | [`Stats`], [`Source`], [`Metric`], [`Refinement`] |
-//! | follow rules | [`RuleStats`], [`PlaceStats`], [`RuleLimit`], [`hot_keys`] |
+//! | follow rules | [`RuleStats`], [`PlaceStats`], [`ReserveStats`], [`RuleLimit`], [`hot_keys`] |
 //! | follow one request | [`DecisionRecord`] |
 //! | name series | [`mapper`], [`template`], [`sanitize`] |
 //! | write texts of others | [`text`], [`throttle`], [`spelling`] |
@@ -19,6 +19,7 @@ pub mod mapper;
 pub mod method_stats;
 pub mod metric;
 mod place_stats;
+mod reserve_stats;
 pub mod rule_limit;
 pub mod rule_stats;
 pub mod sanitize;
@@ -35,6 +36,7 @@ pub use histogram::Refinement;
 pub use method_stats::MethodStats;
 pub use metric::{Metric, Source};
 pub use place_stats::{PlaceStats, PlaceTotals};
+pub use reserve_stats::ReserveStats;
 pub use rule_limit::RuleLimit;
 pub use rule_stats::{OwnCounts, RareCounts, RuleCounts, RuleStats, ShadowCounts};
 pub use stats::Stats;

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -11,6 +11,7 @@ use std::{
 use super::{
     counter::Counter,
     histogram::{Distribution, Histogram},
+    reserve_stats::ReserveStats,
 };
 
 /// So many requests may begin before one has to end, or the log says that ends may be missing.
@@ -28,6 +29,7 @@ pub struct PlaceStats {
     undone: Counter,
     elsewhere: Counter,
     durations: Histogram,
+    reserve: OnceLock<Box<ReserveStats>>,
     is_unended_told: AtomicBool,
     is_elsewhere_told: AtomicBool,
 }
@@ -39,6 +41,8 @@ pub struct PlaceTotals {
     pub counts: [u64; PlaceTotals::NAMES.len()],
     /// How long requests ran that have ended.
     pub durations: Distribution,
+    /// In the order of [`ReserveStats::NAMES`]; none if its requests have never reserved hits.
+    pub reserve: Option<[u64; ReserveStats::NAMES.len()]>,
 }
 
 // === impl PlaceStats ===
@@ -55,6 +59,7 @@ impl PlaceStats {
             undone: Counter::default(),
             elsewhere: Counter::default(),
             durations: Histogram::default(),
+            reserve: OnceLock::new(),
             is_unended_told: AtomicBool::default(),
             is_elsewhere_told: AtomicBool::default(),
         }
@@ -79,6 +84,16 @@ impl PlaceStats {
     pub fn end(&self, took: Duration) {
         self.ended.add(1);
         self.durations.record(took);
+    }
+
+    /// Counts a request that ended by a cost without a name, so that nobody knows how long it took.
+    pub fn end_newest(&self) {
+        self.ended.add(1);
+    }
+
+    /// Returns the stats of what its requests reserve, creating them if needed.
+    pub fn reserve(&self) -> &ReserveStats {
+        self.reserve.get_or_init(|| Box::new(ReserveStats::new(Arc::clone(&self.rule))))
     }
 
     /// Counts places that their requests kept for too long, or that had to make room.
@@ -128,6 +143,7 @@ impl PlaceStats {
         PlaceTotals {
             counts: [now, started, ended, given_up, unknown, unnamed, undone, elsewhere],
             durations: self.durations.get(),
+            reserve: self.reserve.get().map(|reserve| reserve.values()),
         }
     }
 }
@@ -159,5 +175,13 @@ impl PlaceTotals {
             *count = count.saturating_add(more);
         }
         self.durations.add(&more.durations);
+        match (&mut self.reserve, more.reserve) {
+            (Some(reserve), Some(more)) => {
+                for (count, more) in reserve.iter_mut().zip(more) {
+                    *count = count.saturating_add(more);
+                }
+            }
+            (reserve, more) => *reserve = reserve.or(more),
+        }
     }
 }

@@ -6,7 +6,8 @@ use weir_limit::{Domain, IN_FLIGHT, Rule, RuleNode};
 const MESSAGE: &str =
     "the entry 'in_flight' names a request: no rule below one with 'in_flight' or 'reserve' can match it";
 
-const MESSAGE_OF_FIRST: &str = "the entry 'in_flight' names a request: no rule begins with it in a domain that limits requests in flight";
+const MESSAGE_OF_FIRST: &str =
+    "the entry 'in_flight' names a request: no rule begins with it in a domain with 'in_flight' or 'reserve'";
 
 pub(crate) fn check(domain: &Domain, report: &mut ConfigReport) {
     let message = has_limit(&domain.nodes).then_some(MESSAGE_OF_FIRST);
@@ -18,7 +19,7 @@ fn has_limit(nodes: &[RuleNode]) -> bool {
 }
 
 fn is_limit(rule: Option<&Rule>) -> bool {
-    rule.is_some_and(|rule| rule.in_flight.is_some())
+    rule.is_some_and(|rule| rule.in_flight.is_some() || rule.meters())
 }
 
 /// `message` says why no rule of this level can have the key, if none can.

@@ -13,7 +13,7 @@ pub(crate) fn warn(domain: &Domain, report: &mut ConfigReport) {
 fn level(nodes: &[RuleNode], domain: &Domain, report: &mut ConfigReport) {
     let with_rule = || nodes.iter().filter_map(|node| Some((node, node.rule.as_ref()?)));
     let metered: HashMap<&str, &Origin> = with_rule()
-        .filter(|(_, rule)| rule.meters)
+        .filter(|(_, rule)| rule.meters())
         .map(|(node, rule)| (node.key.as_str(), &rule.origin))
         .collect();
     for (node, rule) in with_rule().filter(|(_, rule)| loses_costs(rule, domain)) {
@@ -34,7 +34,7 @@ fn level(nodes: &[RuleNode], domain: &Domain, report: &mut ConfigReport) {
 
 fn loses_costs(rule: &Rule, domain: &Domain) -> bool {
     let policy = domain.scope.policy_of(rule.limit.over_limit_policy());
-    !rule.meters && rule.limit != Limit::Unlimited && policy == OverLimitPolicy::Ignore
+    !rule.meters() && rule.limit != Limit::Unlimited && policy == OverLimitPolicy::Ignore
 }
 
 #[cfg(test)]

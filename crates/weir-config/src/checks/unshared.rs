@@ -80,6 +80,19 @@ fn check_places(nodes: &[RuleNode], store: SharedStore, default: Coordination, r
                 });
             }
         }
+        if let Some(rule) = &node.rule
+            && rule.in_flight.is_none()
+            && rule.places().is_some()
+            && rule.coordination.mode.unwrap_or(default).is_coordinated()
+            && store.capabilities != Capabilities::All
+        {
+            report.error_at(rule.origin.clone(), || {
+                format!(
+                    "{} keeps no places, and so no reserved hits; write 'reserve: 0', or use Redis",
+                    store.name
+                )
+            });
+        }
         check_places(&node.children, store, default, report);
     }
 }

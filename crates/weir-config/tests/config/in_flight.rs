@@ -1,7 +1,14 @@
 //! Limits on requests in flight: what is written, and what is wrong.
 
-use weir_config::{Loaded, check_shared};
-use weir_limit::{Coordination, InFlight, Limit, Period, Rule, SharedStore};
+use serde_json::json;
+use weir_config::{Loaded, RuleDescription, check_shared};
+use weir_limit::{
+    Capabilities, Coordination, InFlight, KeyHasher, Limit, Period, Rule, RuleSet, Scope, SharedCounts,
+    SharedStore,
+};
+
+const MEMCACHED: SharedStore =
+    SharedStore { name: "Memcached", system: "memcached", capabilities: Capabilities::SingleFixedWindow };
 
 fn text(rate_limit: &str) -> String {
     format!("domain: d\ndescriptors:\n- key: k\n  rate_limit: {{{rate_limit}}}\n")
@@ -109,6 +116,14 @@ fn what_cannot_be_beside_a_limit_is_an_error_at_its_place() {
             "f.yaml:4:56: 'in_flight' cannot be in a shadow",
         ),
         (
+            "requests: 5, per: 1m, reserve: 2, give_up_after: 8d",
+            "f.yaml:4:65: invalid age '8d'; write a whole number and s, m, h, d or w, from 1s to 7d",
+        ),
+        (
+            "tiers: [{in_flight: 4}, {requests: 5, per: 1m}], reserve: 2, give_up_after: 1m",
+            "f.yaml:4:77: 'give_up_after' belongs into the tier of 'in_flight', and 'reserve' follows it",
+        ),
+        (
             "in_flight: 4, reserve: 0",
             "f.yaml:4:30: 'reserve' is about costs, and 'in_flight' counts requests",
         ),
@@ -162,22 +177,17 @@ fn no_rule_can_have_the_key_of_names() {
 
 #[test]
 fn the_store_of_all_instances_keeps_places() {
-    let memcached = SharedStore {
-        name: "Memcached",
-        system: "memcached",
-        capabilities: weir_limit::Capabilities::SingleFixedWindow,
-    };
     let check = |written: &str, store, default| check_shared(load(&text(written)), store, default);
     for default in [Coordination::Auto, Coordination::Lease, Coordination::Split] {
         let loaded = check("in_flight: 4", SharedStore::REDIS, default).expect("the rules are valid");
         assert!(loaded.warnings.is_empty(), "{default:?}: {:?}", loaded.warnings);
-        let errors = check("in_flight: 4", memcached, default).expect_err("it cannot").to_string();
+        let errors = check("in_flight: 4", MEMCACHED, default).expect_err("it cannot").to_string();
         assert!(errors.contains("f.yaml:4:3: Memcached keeps no places"), "{errors}");
     }
     for (written, default) in
         [("in_flight: 4", Coordination::Local), ("in_flight: 4, coordination: local", Coordination::Auto)]
     {
-        for store in [SharedStore::REDIS, memcached] {
+        for store in [SharedStore::REDIS, MEMCACHED] {
             let loaded = check(written, store, default).expect("it is possible");
             let warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
             assert!(
@@ -185,5 +195,108 @@ fn the_store_of_all_instances_keeps_places() {
                 "{warnings:?}"
             );
         }
+    }
+}
+
+#[test]
+fn the_store_of_all_instances_keeps_reserved_hits() {
+    for (written, is_error) in [
+        ("requests: 5, per: 1m, reserve: 1", true),
+        ("requests: 5, per: 1m, reserve: auto", true),
+        ("requests: 5, per: 1m, reserve: 0", false),
+        ("requests: 5, per: 1m, reserve: 1, coordination: local", false),
+    ] {
+        let checked = check_shared(load(&text(written)), MEMCACHED, Coordination::Auto);
+        let errors = checked.err().map(|errors| errors.to_string()).unwrap_or_default();
+        let message = "f.yaml:4:3: Memcached keeps no places, and so no reserved hits; write 'reserve: 0', or use Redis";
+        assert_eq!(errors.contains(message), is_error, "{written}: {errors}");
+    }
+}
+
+#[test]
+fn requests_reserve_what_can_pass() {
+    let right = "'reserve' is the hits that a request reserves until its cost is reported, not";
+    for (written, message) in [
+        (
+            "requests: 5, per: 1m, reserve: Auto",
+            format!(
+                "f.yaml:4:47: {right} 'Auto': write 'reserve: auto', a number up to 'requests', or 0 to count costs only"
+            ),
+        ),
+        ("requests: 5, per: 1m, reserve: -1", format!("{right} '-1'")),
+        ("requests: 5, per: 1m, reserve: [0]", format!("{right} 'a list'")),
+        (
+            "requests: 5, per: 1m, reserve: 6",
+            "f.yaml:4:38: 'reserve' is above 'requests': nothing would pass".into(),
+        ),
+        (
+            "tiers: [{requests: 5, per: 1m}, {requests: 30, per: 1h}], reserve: 6",
+            "f.yaml:4:74: 'reserve' is above 'requests'".into(),
+        ),
+        ("unlimited: true, reserve: auto", "f.yaml:4:33: should not specify 'reserve' when unlimited".into()),
+    ] {
+        let errors = weir_config::parse("f.yaml", &text(written)).expect_err(written).to_string();
+        assert!(errors.contains(&message), "{written}: {errors}");
+    }
+}
+
+#[test]
+fn reserved_hits_are_read_described_and_warned_of() {
+    for (written, reserve, age, lines) in [
+        (
+            "requests: 5000, per: 1m, reserve: auto",
+            json!("auto"),
+            json!("2m"),
+            "a request reserves what nine of ten requests cost when it begins (reserve: auto)",
+        ),
+        (
+            "requests: 5000, per: 1m, reserve: 5000, give_up_after: 1h",
+            json!(5_000),
+            json!("1h"),
+            "without an end, what it has reserved is given back after 1h",
+        ),
+        (
+            "tiers: [{requests: 50, per: 1m}, {requests: 500, per: 1h}], reserve: 50, give_up_after: 30s",
+            json!(50),
+            json!("30s"),
+            "a request reserves 50 hits when it begins (reserve: 50)",
+        ),
+        (
+            "tiers: [{in_flight: 4, give_up_after: 5m}, {requests: 50, per: 1m}], reserve: 50",
+            json!(50),
+            json!("5m"),
+            "without an end, what it has reserved is given back after 5m",
+        ),
+        ("requests: 5, per: 1m, reserve: 0", json!(0), json!(null), "more than one hit is a cost"),
+        (
+            "requests: 5, per: 1m, reserve: auto",
+            json!("auto"),
+            json!("2m"),
+            "answers name a request (in_flight), and the entry in_flight with that name ends it",
+        ),
+    ] {
+        let loaded = load(&text(written));
+        let rules = RuleSet::new(&loaded.domains, KeyHasher::random());
+        let description = RuleDescription {
+            compiled: &rules.rules()[0],
+            scope: Scope::Descriptor,
+            shared: SharedCounts::default(),
+        };
+        let json = description.json();
+        assert_eq!((&json["reserve"], &json["give_up_after"]), (&reserve, &age), "{written}");
+        let described = description.lines().join("\n");
+        assert!(described.contains(lines), "{written}: {described}");
+    }
+    for (written, warns) in [
+        ("requests: 5000, per: 5s, reserve: auto", true),
+        ("requests: 5000, per: 30s, reserve: auto", false),
+        ("requests: 5000, per: 5s, reserve: auto, algorithm: token_bucket", false),
+        ("requests: 5000, per: 5s, reserve: 50", false),
+    ] {
+        let warnings = load(&text(written)).warnings;
+        let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        let expected = "f.yaml:4:41: requests that outlast a fixed window of 5s give nothing back to it, so that much of \
+                        the limit is not used; write 'algorithm: token_bucket'";
+        assert_eq!(warnings, if warns { vec![expected] } else { vec![] }, "{written}");
     }
 }

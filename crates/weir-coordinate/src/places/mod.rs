@@ -400,13 +400,16 @@ impl<R: Remote> SharedPlaces<R> {
     ) -> EndedHits {
         let now = self.client.time().now;
         let is_first = name.is_none_or(|name| self.table.remember(counter.key, name));
+        let is_named = name.is_some();
         let ended = self.with(&counter, |places| match name {
             Some(name) => Some((name, places.end(name, is_first, now)?)),
             None => places.end_newest(now),
         });
         if let Some((name, hits)) = ended {
-            if !is_undone {
+            if !is_undone && is_named {
                 counter.stats.end(now.since(name.start()).into());
+            } else if !is_undone {
+                counter.stats.end_newest();
             }
             return EndedHits::Known(Some(ReservedHits { hits, start: name.start() }));
         }
@@ -572,6 +575,7 @@ impl<R: Remote> SharedPlaces<R> {
                 }
             }
             match ended.map(|(name, _)| name).or(name) {
+                Some(_) if name.is_none() && !is_doubtful => stats.end_newest(),
                 Some(name) if !is_doubtful && (ended.is_some() || unknown == 0) => {
                     counter.stats.end(now.since(name.start()).into());
                 }

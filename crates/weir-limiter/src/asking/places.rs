@@ -332,7 +332,8 @@ impl<S: Store> Limiter<S> {
 /// Returns the only place that a request asks for, if it may wait for it.
 pub(crate) fn awaited<'m, 'a>(matched: &'m Matched<'a>, modes: &Modes) -> Option<&'m PlaceCheck<'a>> {
     let [(_, check)] = &*matched.places else { return None };
-    let is_limited = check.limit.most != InFlight::UNLIMITED;
-    let waits = is_limited && check.ask == PlaceAsk::Take && check.rejects(modes.quota) && !modes.shadow;
+    // what a request reserves is decided at once
+    let is_plain = check.is_limited() && check.rule.reserve().is_none();
+    let waits = is_plain && check.ask == PlaceAsk::Take && check.rejects(modes.quota) && !modes.shadow;
     waits.then_some(check)
 }

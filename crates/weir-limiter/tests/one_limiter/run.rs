@@ -9,8 +9,8 @@ use weir_coordinate::{
 };
 use weir_limit::{
     Algorithm, Code, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit as RuleLimit,
-    NANOS_PER_SECOND, Period, Request, Rule, RuleNode, RuleSet, RuntimeLimit, Scope, Timestamp, Values,
-    Verdict,
+    NANOS_PER_SECOND, Period, Request, Reserve, Rule, RuleNode, RuleSet, RuntimeLimit, Scope, Timestamp,
+    Values, Verdict,
 };
 use weir_limiter::{DecisionSettings, Limiter};
 use weir_observe::Stats;
@@ -232,7 +232,7 @@ impl<'a, S: Store> Run<'a, S> {
         for limiter in &self.limiters {
             let nodes = KEYS.iter().zip(&self.limits).map(|(key, limit)| {
                 let tiers = RuleLimit::Tiers { tiers: limit.tiers(), over_limit_policy: limit.policy() };
-                let mut rule = Rule { meters: limit.meters, ..Rule::new(tiers) };
+                let mut rule = Rule { reserve: limit.meters.then_some(Reserve::NOTHING), ..Rule::new(tiers) };
                 if self.mode == Mode::Mixed {
                     rule.coordination.mode = Some(mixed_mode(limit));
                 }

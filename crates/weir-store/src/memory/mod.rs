@@ -25,7 +25,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use self::{
     lines::Lines,
@@ -44,11 +44,12 @@ use super::{
     brief_lock, has_repeated, wait_room::WaitRoom,
 };
 use weir_limit::{
-    Basis, CounterKey, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, PlaceAsk,
-    PlaceDecision, PlaceName, Reservation, ReservationRequest, Scope, Timestamp,
+    Basis, CounterKey, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, PlaceAsk, PlaceCheck,
+    PlaceDecision, PlaceName, Reservation, ReservationRequest, ReservedHits, Scope, Timestamp,
     algorithm::CounterState,
     request_bucket::{BucketName, BucketReply, BucketRequest},
 };
+use weir_observe::PlaceStats;
 
 /// Small enough that growing a table, which moves all its counters under the lock, takes well below a millisecond.
 const COUNTERS_PER_SHARD: usize = 4096;
@@ -346,15 +347,15 @@ impl<N: Notes> MemoryStore<N> {
         let name = PlaceName::new(now, serial, false);
         let mut decisions = SmallVec::new();
         let mut is_rejected = false;
-        for PlaceRequest { check, stats, rejects, .. } in places {
+        for PlaceRequest { check, stats, rejects, reserved } in places {
             let (key, limit) = (check.key, check.limit);
             let Asked { is_taken, before } = match check.ask {
-                PlaceAsk::Take if !is_rejected => self.places.take(key, name, limit, stats, now),
+                PlaceAsk::Take if !is_rejected => self.places.take(key, (name, *reserved), limit, stats, now),
                 PlaceAsk::Take | PlaceAsk::Look => {
                     let before = self.places.look(key, limit.give_up_after, now);
                     Asked { is_taken: before < limit.most as usize, before }
                 }
-                PlaceAsk::Nothing => Asked { is_taken: true, before: 0 },
+                PlaceAsk::Nothing | PlaceAsk::Close => Asked { is_taken: true, before: 0 },
             };
             self.bound(key, now);
             is_rejected |= *rejects && !is_taken;
@@ -366,17 +367,23 @@ impl<N: Notes> MemoryStore<N> {
 
     /// Frees places: [`Store::end_places`] without a future.
     pub fn end_places_now(&self, ended: &[EndedPlace<'_>], now: Timestamp) -> ReturnedHits {
-        for EndedPlace { check, stats, name, is_undone, .. } in ended {
-            let Some(name) = name else { continue };
-            if !self.places.end(check.key, *name, check.limit.give_up_after, now) {
-                stats.end_unknown();
-            } else if *is_undone {
-                stats.undo();
-            } else {
-                stats.end(now.since(name.start()).into());
+        let end = |EndedPlace { check, stats, name, is_undone, .. }: &EndedPlace<'_>| {
+            let returned = self.places.end(check.key, *name, check.limit.give_up_after, now);
+            match (name, returned) {
+                (Some(_), None) => stats.end_unknown(),
+                (Some(_), Some(_)) if *is_undone => stats.undo(),
+                (Some(name), Some(_)) => stats.end(now.since(name.start()).into()),
+                (None, Some(_)) => stats.end_newest(),
+                (None, None) => {}
             }
-        }
-        smallvec![None; ended.len()]
+            returned
+        };
+        ended.iter().map(end).collect()
+    }
+
+    /// Returns what was given up: [`Store::given_up`].
+    pub fn given_up_now(&self, check: &PlaceCheck<'_>, now: Timestamp) -> Vec<ReservedHits> {
+        self.places.given_up(check.key, check.limit.give_up_after, now)
     }
 
     /// Divides each pool between `instances`, of which this is one, unless its rule says `coordination: local`.
@@ -531,6 +538,10 @@ impl Store for MemoryStore {
         now: Timestamp,
     ) -> impl Future<Output = Result<ReturnedHits, StoreError>> + Send {
         future::ready(Ok(self.end_places_now(ended, now)))
+    }
+
+    fn given_up(&self, check: &PlaceCheck<'_>, _: &Arc<PlaceStats>, now: Timestamp) -> Vec<ReservedHits> {
+        self.given_up_now(check, now)
     }
 
     fn decide_bucket(

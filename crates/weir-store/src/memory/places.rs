@@ -1,4 +1,5 @@
-//! The places of requests in flight, beside the counters: for each counter the ordered set of its names, oldest first.
+//! The places of requests in flight, beside the counters: for each counter its names in order, oldest first, each with the
+//! hits that its request has reserved.
 //!
 //! Only admitted requests add names; ends, known or not, add nothing. A counter's oldest name is given up first, and the
 //! counters of a shard are in the order in which that is due. So each operation finds what is due, and a full table
@@ -14,7 +15,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use weir_limit::{CounterKey, InFlight, Period, PlaceName, Timestamp};
+use weir_limit::{CounterKey, Hits, InFlight, Period, PlaceName, ReservedHits, Timestamp};
 use weir_observe::PlaceStats;
 
 /// More than threads, so that few wait for a lock.
@@ -22,6 +23,9 @@ const SHARDS: usize = 64;
 
 /// The most places of other counters that an operation gives up, and that a sweep does under one lock.
 const OTHERS: usize = 16;
+
+/// The most entries of a counter about hits that were given up: what is more becomes a part of the last one.
+const GIVEN_UP: usize = 16;
 
 /// The places of each counter.
 #[derive(Debug)]
@@ -41,11 +45,15 @@ struct PlaceShard {
     due: BTreeSet<(Timestamp, CounterKey)>,
     /// The places of all of them.
     places: usize,
+    /// What places that were given up have reserved, until the next request asks for it. The counters may have no places.
+    given_up: BTreeMap<CounterKey, Vec<ReservedHits>>,
+    /// The most counters there.
+    max_given_up: usize,
 }
 
 #[derive(Debug)]
 struct CounterPlaces {
-    names: BTreeSet<PlaceName>,
+    names: BTreeMap<PlaceName, Hits>,
     /// As in [`PlaceShard::due`].
     due: Timestamp,
     /// That of the last operation.
@@ -67,33 +75,37 @@ impl PlaceTable {
     /// So many places are as large as a counter of the store.
     const PER_COUNTER: usize = 8;
 
-    /// The other half of the `max_counters` is for counters of rates.
+    /// The other half of the `max_counters` is for counters of rates. What was given up takes a sixteenth of that room.
     pub(super) fn new(max_counters: usize) -> Self {
+        let max_given_up = max_counters.div_ceil(32 * SHARDS).max(1);
+        let shard = || PlaceShard { max_given_up, ..PlaceShard::default() };
         Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: (0..SHARDS).map(|_| Mutex::new(shard())).collect(),
             places: AtomicUsize::new(0),
             counters: AtomicUsize::new(0),
             max_weight: max_counters.div_ceil(2),
         }
     }
 
-    /// Takes a place for `name`, if fewer than the limit are taken. A name has one place, however often it asks.
+    /// Takes a place for `name`, which has `reserved` hits, if fewer than the limit are taken. A name has one place, however
+    /// often it asks.
     pub(super) fn take(
         &self,
         key: CounterKey,
-        name: PlaceName,
+        (name, reserved): (PlaceName, Hits),
         limit: InFlight,
         stats: &Arc<PlaceStats>,
         now: Timestamp,
     ) -> Asked {
         let asked = self.on_shard(key, limit.give_up_after, now, |shard| {
             let places = shard.len(key);
-            if shard.has(key, name) {
+            if let Some(hits) = shard.get_mut(key, name) {
+                *hits = hits.plus(reserved);
                 return Asked { is_taken: true, before: places - 1 };
             }
             let is_taken = places < limit.most as usize;
             if is_taken {
-                shard.insert(key, name, limit.give_up_after, stats);
+                shard.insert(key, (name, reserved), limit.give_up_after, stats);
                 stats.start();
             }
             Asked { is_taken, before: places }
@@ -109,15 +121,25 @@ impl PlaceTable {
         self.on_shard(key, give_up_after, now, |shard| shard.len(key))
     }
 
-    /// Frees the place of `name`, and returns whether it had one.
+    /// Frees the place of `name`, or else the newest one. Returns what its request has reserved; none without a place.
     pub(super) fn end(
         &self,
         key: CounterKey,
-        name: PlaceName,
+        name: Option<PlaceName>,
         give_up_after: Period,
         now: Timestamp,
-    ) -> bool {
+    ) -> Option<ReservedHits> {
         self.on_shard(key, give_up_after, now, |shard| shard.remove(key, name))
+    }
+
+    /// Returns, once, what requests had reserved whose places were given up.
+    pub(super) fn given_up(
+        &self,
+        key: CounterKey,
+        give_up_after: Period,
+        now: Timestamp,
+    ) -> Vec<ReservedHits> {
+        self.on_shard(key, give_up_after, now, |shard| shard.given_up.remove(&key).unwrap_or_default())
     }
 
     /// Gives up what is due, of part `step` of `steps`.
@@ -188,28 +210,36 @@ impl PlaceShard {
         self.counters.get(&key).map_or(0, |set| set.names.len())
     }
 
-    fn has(&self, key: CounterKey, name: PlaceName) -> bool {
-        self.counters.get(&key).is_some_and(|set| set.names.contains(&name))
+    fn get_mut(&mut self, key: CounterKey, name: PlaceName) -> Option<&mut Hits> {
+        self.counters.get_mut(&key)?.names.get_mut(&name)
     }
 
-    fn insert(&mut self, key: CounterKey, name: PlaceName, give_up_after: Period, stats: &Arc<PlaceStats>) {
+    fn insert(
+        &mut self,
+        key: CounterKey,
+        (name, reserved): (PlaceName, Hits),
+        give_up_after: Period,
+        stats: &Arc<PlaceStats>,
+    ) {
         let set = self.counters.entry(key).or_insert_with(|| CounterPlaces {
-            names: BTreeSet::new(),
+            names: BTreeMap::new(),
             due: Timestamp::default(),
             give_up_after,
             stats: Arc::clone(stats),
         });
-        self.places += usize::from(set.names.insert(name));
+        self.places += usize::from(set.names.insert(name, reserved).is_none());
         self.settle(key);
     }
 
-    fn remove(&mut self, key: CounterKey, name: PlaceName) -> bool {
-        let was_there = self.counters.get_mut(&key).is_some_and(|set| set.names.remove(&name));
-        if was_there {
-            self.places -= 1;
-            self.settle(key);
-        }
-        was_there
+    fn remove(&mut self, key: CounterKey, name: Option<PlaceName>) -> Option<ReservedHits> {
+        let names = &mut self.counters.get_mut(&key)?.names;
+        let (name, hits) = match name {
+            Some(name) => names.remove_entry(&name),
+            None => names.pop_last(),
+        }?;
+        self.places -= 1;
+        self.settle(key);
+        Some(ReservedHits { hits, start: name.start() })
     }
 
     /// Gives up all places of `key` that are `give_up_after` old, which from now on is their age.
@@ -243,26 +273,51 @@ impl PlaceShard {
     /// Gives up the oldest places of `key`: up to `most`, and only those that are due at `now`, if it is given.
     fn give_up(&mut self, key: CounterKey, most: usize, now: Option<Timestamp>) -> usize {
         let Some(set) = self.counters.get_mut(&key) else { return 0 };
-        let mut given_up = 0;
+        let (mut given_up, mut reserved) = (0, Vec::new());
         while given_up < most
-            && let Some(oldest) = set.names.first()
-            && now.is_none_or(|now| oldest.start().after(set.give_up_after) <= now)
+            && let Some(oldest) = set.names.first_entry()
+            && now.is_none_or(|now| oldest.key().start().after(set.give_up_after) <= now)
         {
-            set.names.pop_first();
+            let (name, hits) = oldest.remove_entry();
+            if hits > Hits(0) {
+                reserved.push(ReservedHits { hits, start: name.start() });
+            }
             given_up += 1;
         }
         if given_up > 0 {
             set.stats.give_up(given_up as u64);
             self.places -= given_up;
             self.settle(key);
+            self.keep(key, reserved);
         }
         given_up
+    }
+
+    /// Keeps hits that were given up, in place of those of another counter if there are too many.
+    fn keep(&mut self, key: CounterKey, reserved: Vec<ReservedHits>) {
+        if reserved.is_empty() {
+            return;
+        }
+        let kept = self.given_up.entry(key).or_default();
+        for more in reserved {
+            let is_full = kept.len() >= GIVEN_UP;
+            match kept.last_mut() {
+                // they go back as of an earlier start, so no window counts too little
+                Some(last) if is_full => last.hits = last.hits.plus(more.hits),
+                _ => kept.push(more),
+            }
+        }
+        if self.given_up.len() > self.max_given_up
+            && let Some(other) = self.given_up.keys().find(|other| **other != key).copied()
+        {
+            self.given_up.remove(&other);
+        }
     }
 
     /// Puts `key` where its oldest place belongs, or removes it without any.
     fn settle(&mut self, key: CounterKey) {
         let Some(set) = self.counters.get_mut(&key) else { return };
-        let oldest = set.names.first().map(|name| name.start().after(set.give_up_after));
+        let oldest = set.names.first_key_value().map(|(name, _)| name.start().after(set.give_up_after));
         if oldest == Some(set.due) {
             return;
         }

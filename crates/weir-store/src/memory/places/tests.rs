@@ -35,9 +35,11 @@ fn check_invariants(table: &PlaceTable) {
         let due: BTreeSet<_> = shard.counters.iter().map(|(key, set)| (set.due, *key)).collect();
         assert_eq!(due, shard.due);
         for set in shard.counters.values() {
-            let oldest = set.names.first().expect("empty sets are removed");
+            let (oldest, _) = set.names.first_key_value().expect("empty sets are removed");
             assert_eq!(oldest.start().after(set.give_up_after), set.due);
         }
+        assert!(shard.given_up.len() <= shard.max_given_up);
+        assert!(shard.given_up.values().all(|hits| (1..=GIVEN_UP).contains(&hits.len())));
         assert_eq!(shard.places, shard.counters.values().map(|set| set.names.len()).sum::<usize>());
         places += shard.places;
         counters += shard.counters.len();
@@ -49,13 +51,14 @@ fn check_invariants(table: &PlaceTable) {
 #[derive(Clone, Debug)]
 enum Step {
     Take(usize, u32),
-    /// Of the name that was made so long ago.
+    /// Of the name that was made so long ago; of the newest one for 0.
     End(usize, usize),
     Look(usize),
     Later(u64),
     /// Changes when places are given up.
     Age(u64),
     Sweep(usize),
+    GivenUp(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -66,40 +69,50 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..4_u64).prop_map(Step::Later),
         1 => (1..9_u64).prop_map(Step::Age),
         1 => (0..7_usize).prop_map(Step::Sweep),
+        1 => (0..KEYS).prop_map(Step::GivenUp),
     ]
 }
 
 proptest! {
-    /// Against plain lists of names.
+    /// Against plain lists of names with hits.
     #[test]
     fn a_table_is_a_set_of_names_for_each_counter(steps in prop::collection::vec(step(), 0..200)) {
-        let (table, keys, stats) = (PlaceTable::new(1_000), keys(), stats());
-        let mut model: [Vec<(u64, PlaceName)>; KEYS] = Default::default();
+        let (table, keys, stats) = (PlaceTable::new(100_000), keys(), stats());
+        let mut model: [Vec<(u64, PlaceName, Hits)>; KEYS] = Default::default();
+        let mut given_up = [0; KEYS];
         let (mut second, mut age, mut names) = (100, 5, Vec::new());
         for step in steps {
             let now = Timestamp::from_secs(second);
             let mut current = |key: usize| {
-                model[key].retain(|(begun, _)| begun + age > second);
+                model[key].retain(|(begun, _, hits)| {
+                    let is_old = begun + age <= second;
+                    given_up[key] += if is_old { hits.0 } else { 0 };
+                    !is_old
+                });
                 model[key].clone()
             };
             match step {
                 Step::Take(key, most) => {
                     let before = current(key).len();
                     let taken = name(second, names.len() as u64);
+                    let hits = Hits(names.len() as u64 % 3);
                     names.push(taken);
-                    let asked = table.take(keys[key], taken, limit(most, age), &stats, now);
+                    let asked = table.take(keys[key], (taken, hits), limit(most, age), &stats, now);
                     prop_assert_eq!(asked, Asked { is_taken: before < most as usize, before });
                     if asked.is_taken {
-                        model[key].push((second, taken));
-                        let again = table.take(keys[key], taken, limit(most, age), &stats, now);
+                        model[key].push((second, taken, hits));
+                        let again = table.take(keys[key], (taken, Hits(0)), limit(most, age), &stats, now);
                         prop_assert_eq!(again, asked);
                     }
                 }
                 Step::End(key, ago) => {
-                    let ended = names.len().checked_sub(ago + 1).map_or(name(second, 99_999), |i| names[i]);
-                    let is_there = current(key).iter().any(|(_, name)| *name == ended);
-                    prop_assert_eq!(table.end(keys[key], ended, Period::from_secs(age), now), is_there);
-                    model[key].retain(|(_, name)| *name != ended);
+                    let of = (ago > 0).then(|| names.len().checked_sub(ago).map_or(name(second, 99_999), |i| names[i]));
+                    let there = current(key);
+                    let ended = of.or(there.iter().map(|(_, name, _)| *name).max());
+                    let found = there.iter().find(|(_, name, _)| Some(*name) == ended);
+                    let expected = found.map(|(_, name, hits)| ReservedHits { hits: *hits, start: name.start() });
+                    prop_assert_eq!(table.end(keys[key], of, Period::from_secs(age), now), expected);
+                    model[key].retain(|(_, name, _)| Some(*name) != ended);
                 }
                 Step::Look(key) => {
                     let places = current(key).len();
@@ -114,9 +127,19 @@ proptest! {
                         table.look(*key, Period::from_secs(seconds), now);
                     }
                     age = seconds;
-                    for names in &mut model {
-                        names.retain(|(begun, _)| begun + age > second);
+                    for (names, given_up) in model.iter_mut().zip(&mut given_up) {
+                        names.retain(|(begun, _, hits)| {
+                            let is_old = begun + age <= second;
+                            *given_up += if is_old { hits.0 } else { 0 };
+                            !is_old
+                        });
                     }
+                }
+                Step::GivenUp(key) => {
+                    current(key);
+                    let hits = table.given_up(keys[key], Period::from_secs(age), now);
+                    let sum: u64 = hits.iter().map(|hits| hits.hits.0).sum();
+                    prop_assert_eq!(sum, std::mem::take(&mut given_up[key]));
                 }
                 Step::Sweep(step) => table.sweep(step, 3, now),
             }
@@ -132,18 +155,27 @@ fn at_the_bound_the_place_that_is_the_nearest_to_it_is_given_up() {
     let (table, stats, hasher) = (PlaceTable::new(10), stats(), KeyHasher::with_secret([1, 2]));
     let key = hasher.key("d", &[], |_| None);
     for serial in 0..100 {
-        let taken =
-            table.take(key, name(serial, serial), limit(1_000, 3_600), &stats, Timestamp::from_secs(serial));
+        let taken = table.take(
+            key,
+            (name(serial, serial), Hits(9)),
+            limit(1_000, 3_600),
+            &stats,
+            Timestamp::from_secs(serial),
+        );
         assert!(taken.is_taken);
         check_invariants(&table);
     }
     let (age, now) = (Period::from_secs(3_600), Timestamp::from_secs(100));
     assert_eq!((places(&table), table.look(key, age, now)), (39, 39));
-    assert!(!table.end(key, name(60, 60), age, now) && table.end(key, name(61, 61), age, now));
+    let end = |serial| table.end(key, Some(name(serial, serial)), age, now).map(|reserved| reserved.hits);
+    assert_eq!((end(60), end(61)), (None, Some(Hits(9))));
+    let given_up = table.given_up(key, age, now);
+    assert_eq!(given_up.len(), GIVEN_UP);
+    assert_eq!(given_up.iter().map(|hits| hits.hits.0).sum::<u64>(), 61 * 9, "no hit is lost");
     // each counter takes as much as eight places
     for i in 0..1_000 {
         let other = hasher.key("d", &[Entry { key: "k", value: &i.to_string() }], |_| None);
-        table.take(other, name(100, i), limit(1, 3_600), &stats, now);
+        table.take(other, (name(100, i), Hits(9)), limit(1, 3_600), &stats, now);
         check_invariants(&table);
     }
     let [_, started, _, given_up, ..] = stats.totals().counts;
@@ -155,7 +187,7 @@ fn at_the_bound_the_place_that_is_the_nearest_to_it_is_given_up() {
 fn a_sweep_gives_up_what_nobody_asks_for() {
     let (table, stats, keys) = (PlaceTable::new(100_000), stats(), keys());
     for (serial, key) in (0..1_000).zip(keys.into_iter().cycle()) {
-        table.take(key, name(1, serial), limit(1_000, 60), &stats, Timestamp::from_secs(1));
+        table.take(key, (name(1, serial), Hits(0)), limit(1_000, 60), &stats, Timestamp::from_secs(1));
     }
     for (second, left) in [(60, 1_000), (61, 0)] {
         (0..5).for_each(|step| table.sweep(step, 5, Timestamp::from_secs(second)));

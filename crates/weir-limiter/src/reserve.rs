@@ -1,0 +1,246 @@
+//! Hits that requests reserve when they begin, for costs that are known at their ends: ordinary hits, which a place
+//! remembers. What a request has reserved is corrected once, by whoever takes its place out of the table.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+
+use super::{LimitError, Limiter, LoadedRules};
+use weir_limit::{
+    Coordination, CostEstimate, CounterKey, DescriptorMatch, Direction, Hits, Matched, Period, PlaceAsk,
+    PlaceCheck, Reserve, ReserveAmount, ReservedHits, ReservedSpan, Timestamp, line::Unused,
+};
+use weir_observe::ReserveStats;
+use weir_store::{EndedPlace, Store};
+
+/// So that few requests wait for each other.
+const SHARDS: usize = 64;
+
+/// The most counters of a shard whose costs are known. Beyond, new ones have the estimate of their rule.
+const MAX_COUNTERS: usize = 1_024;
+
+/// A counter's costs are forgotten so long after the last one.
+const FORGET_AFTER: Period = Period::from_secs(3_600);
+
+/// What the requests of counters cost, as far as this instance has heard of it.
+#[derive(Debug)]
+pub(super) struct CostTable {
+    shards: Box<[Mutex<CostShard>]>,
+}
+
+#[derive(Debug, Default)]
+struct CostShard {
+    counters: HashMap<CounterKey, KnownCost>,
+    /// When a full shard was searched for what can be forgotten.
+    searched: Timestamp,
+}
+
+#[derive(Debug)]
+struct KnownCost {
+    estimate: CostEstimate,
+    at: Timestamp,
+}
+
+/// How a request has ended.
+#[derive(Clone, Copy)]
+enum RequestEnd {
+    /// By its cost. Whether its place was there.
+    Cost(Hits, bool),
+    GivenUp,
+}
+
+// === impl CostTable ===
+
+impl Default for CostTable {
+    fn default() -> Self {
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+}
+
+impl CostTable {
+    fn get(&self, key: CounterKey, now: Timestamp) -> Option<CostEstimate> {
+        let shard = self.shard(key).lock();
+        let known = shard.counters.get(&key).filter(|known| now.since(known.at) < FORGET_AFTER);
+        known.map(|known| known.estimate)
+    }
+
+    fn change(&self, key: CounterKey, now: Timestamp, change: impl FnOnce(&mut CostEstimate)) {
+        let mut shard = self.shard(key).lock();
+        let CostShard { counters, searched } = &mut *shard;
+        if counters.len() >= MAX_COUNTERS && !counters.contains_key(&key) {
+            // a flood of counters searches once a minute
+            if now.since(*searched) < Period::from_secs(60) {
+                return;
+            }
+            *searched = now;
+            counters.retain(|_, known| now.since(known.at) < FORGET_AFTER);
+            if counters.len() >= MAX_COUNTERS {
+                return;
+            }
+        }
+        let known =
+            counters.entry(key).or_insert_with(|| KnownCost { estimate: CostEstimate::default(), at: now });
+        if now.since(known.at) >= FORGET_AFTER {
+            known.estimate = CostEstimate::default();
+        }
+        known.at = now;
+        change(&mut known.estimate);
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "any of its bits are suitable")]
+    fn shard(&self, key: CounterKey) -> &Mutex<CostShard> {
+        &self.shards[key.shard() as usize % SHARDS]
+    }
+}
+
+// === impl Limiter ===
+
+impl<S: Store> Limiter<S> {
+    /// Adds to each check of a request that begins what it reserves, and to each cost what it has beyond that.
+    pub(super) async fn add_reserved(
+        &self,
+        loaded: &LoadedRules,
+        matched: &mut Matched<'_>,
+        now: Timestamp,
+    ) -> Result<(), LimitError> {
+        for (descriptor, place) in &mut matched.places {
+            let DescriptorMatch::Limited(i) = matched.matches[*descriptor] else { continue };
+            let check = &mut matched.checks[i];
+            match (place.ask, place.rule.reserve()) {
+                (PlaceAsk::Take, Some(reserve)) => {
+                    self.return_given_up(loaded, place, now).await;
+                    place.reserved =
+                        self.reserved(loaded, place, reserve, now).min(self.most(place).minus(check.hits));
+                    if place.reserved > Hits(0) {
+                        check.direction = Direction::Take;
+                        check.hits = check.hits.plus(place.reserved);
+                    }
+                }
+                (PlaceAsk::Close, _) => {
+                    self.return_given_up(loaded, place, now).await;
+                    let stats = loaded.places(place);
+                    let ended =
+                        EndedPlace { check: place, stats, name: None, awaits: true, is_undone: false };
+                    let returned = self.store.end_places(&[ended], now).await?;
+                    let returned = returned.first().copied().flatten();
+                    check.hits = self.settle(loaded, place, Some(check.hits), returned, now).await;
+                }
+                _ => {}
+            }
+        }
+        let asks = |place: &PlaceCheck<'_>| place.is_limited() || place.reserved > Hits(0);
+        matched.places.retain(|(_, place)| asks(place));
+        Ok(())
+    }
+
+    /// Returns what a request of this counter reserves, if there is room for it.
+    fn reserved(
+        &self,
+        loaded: &LoadedRules,
+        place: &PlaceCheck<'_>,
+        reserve: Reserve,
+        now: Timestamp,
+    ) -> Hits {
+        let rule = CostEstimate::of_bits(reserve_stats(loaded, place).learned());
+        if reserve.awaits_cost && !rule.has_costs() {
+            return Hits(0);
+        }
+        match reserve.amount {
+            ReserveAmount::Hits(hits) => hits,
+            ReserveAmount::Auto => CostEstimate::hits(self.costs.get(place.key, now), rule, limit(place)),
+        }
+    }
+
+    /// The smallest limit. Of a limit that instances split, each has a part.
+    fn most(&self, place: &PlaceCheck<'_>) -> Hits {
+        let shared = self.store.shared_counts();
+        let is_split = shared.mode_now(&place.rule.rule) == Some(Coordination::Split);
+        let instances = shared.instances.filter(|_| is_split).unwrap_or(1);
+        Hits(limit(place).0 / instances.max(1) as u64)
+    }
+
+    /// Returns the hits of a `cost` beyond what its request has reserved, and gives back what that has not used. Without
+    /// a cost, that is all.
+    pub(super) async fn settle(
+        &self,
+        loaded: &LoadedRules,
+        place: &PlaceCheck<'_>,
+        cost: Option<Hits>,
+        returned: Option<ReservedHits>,
+        now: Timestamp,
+    ) -> Hits {
+        let used = cost.unwrap_or_default();
+        if let Some(reserve) = place.rule.reserve() {
+            let stats = reserve_stats(loaded, place);
+            stats.settle(cost.map(|cost| cost.0), returned.map(|returned| returned.hits.0));
+            if let Some(cost) = cost {
+                self.learn(stats, place, reserve, RequestEnd::Cost(cost, returned.is_some()), now);
+            }
+        }
+        let Some(reserved) = returned else { return used };
+        let unused = reserved.hits.minus(used);
+        self.release_reserved(place, ReservedHits { hits: unused, ..reserved }, now).await;
+        used.minus(reserved.hits)
+    }
+
+    /// Gives back what requests of this counter have reserved that were given up.
+    pub(super) async fn return_given_up(&self, loaded: &LoadedRules, place: &PlaceCheck<'_>, now: Timestamp) {
+        let Some(reserve) = place.rule.reserve() else { return };
+        for reserved in self.store.given_up(place, loaded.places(place), now) {
+            let stats = reserve_stats(loaded, place);
+            stats.give_up(reserved.hits.0);
+            self.learn(stats, place, reserve, RequestEnd::GivenUp, now);
+            self.release_reserved(place, reserved, now).await;
+        }
+    }
+
+    /// Gives hits back to the windows in which they were counted, as far as these are open.
+    pub(super) async fn release_reserved(
+        &self,
+        place: &PlaceCheck<'_>,
+        ReservedHits { hits, start }: ReservedHits,
+        now: Timestamp,
+    ) {
+        if hits > Hits(0) && !place.rule.rule.tiers().is_empty() {
+            let span = ReservedSpan { from: start, until: start, is_reported: true };
+            self.give_back_unused(&place.as_cost(Hits(0)), Unused { hits, span }, now).await;
+        }
+    }
+
+    fn learn(
+        &self,
+        stats: &ReserveStats,
+        place: &PlaceCheck<'_>,
+        reserve: Reserve,
+        end: RequestEnd,
+        now: Timestamp,
+    ) {
+        let limit = limit(place);
+        let add = |estimate: &mut CostEstimate| match end {
+            RequestEnd::Cost(cost, had_place) => {
+                estimate.add_cost(cost, limit);
+                if had_place {
+                    estimate.add_end(false);
+                }
+            }
+            RequestEnd::GivenUp => estimate.add_end(true),
+        };
+        let learned = stats.learn(|bits| {
+            let mut estimate = CostEstimate::of_bits(bits);
+            add(&mut estimate);
+            estimate.bits()
+        });
+        if reserve.amount == ReserveAmount::Auto {
+            self.costs.change(place.key, now, add);
+            stats.show(CostEstimate::hits(None, CostEstimate::of_bits(learned), limit).0);
+        }
+    }
+}
+
+fn reserve_stats<'l>(loaded: &'l LoadedRules, place: &PlaceCheck<'_>) -> &'l ReserveStats {
+    loaded.places(place).reserve()
+}
+
+fn limit(place: &PlaceCheck<'_>) -> Hits {
+    Hits(place.rule.rule.limit.capacity())
+}
