@@ -244,3 +244,25 @@ fn reserve_stats<'l>(loaded: &'l LoadedRules, place: &PlaceCheck<'_>) -> &'l Res
 fn limit(place: &PlaceCheck<'_>) -> Hits {
     Hits(place.rule.rule.limit.capacity())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_limit::{Entry, KeyHasher};
+
+    #[test]
+    fn the_costs_of_many_counters_are_bounded_and_forgotten() {
+        let (table, hasher) = (CostTable::default(), KeyHasher::with_secret([1, 2]));
+        let key = |i: usize| hasher.key("d", &[Entry { key: "k", value: &i.to_string() }], |_| None);
+        let len = || table.shards.iter().map(|shard| shard.lock().counters.len()).sum::<usize>();
+        let add = |i: usize, at| table.change(key(i), at, |cost| cost.add_cost(Hits(7), Hits(1_000)));
+        let begun = Timestamp::from_secs(1_000);
+        (0..200_000).for_each(|i| add(i, begun));
+        assert_eq!((len(), table.get(key(0), begun).is_some()), (SHARDS * MAX_COUNTERS, true));
+        assert_eq!(table.get(key(199_999), begun), None, "its rule's applies");
+        let later = begun.after(FORGET_AFTER);
+        assert_eq!(table.get(key(0), later), None);
+        add(199_999, later);
+        assert!(table.get(key(199_999), later).is_some() && len() < SHARDS * MAX_COUNTERS);
+    }
+}
