@@ -9,7 +9,7 @@ use tokio::{
     time::timeout,
 };
 use weir_harness::{
-    in_process::{DEADLINE, NOW, Weir, get, replace, until},
+    in_process::{DEADLINE, NOW, Weir, get, replace, until, uri},
     wire::{descriptor, gist, hits, limited, refund, request},
 };
 use weir_limit::{PlaceName, RequestName, Timestamp};
@@ -24,7 +24,7 @@ use weir_proto::{
             },
         },
     },
-    weir::v1::{AcquireRequest, acquire_request::Entry},
+    weir::v1::{AcquireRequest, acquire_request::Entry, limiter_client::LimiterClient},
 };
 use weir_server::net::BoundAddress;
 
@@ -558,7 +558,7 @@ async fn a_request_reserves_hits_until_its_cost_is_known() {
     post(&weir, &body(&entry("in_flight", &third), 150)).await;
     assert_eq!(left(&mut weir).await, 819);
 
-    // a caller without names reserves, too, and its cost is that of the newest request
+    // a caller of Acquire reserves, too, and a cost without a name is that of the newest request
     let mut limiter = LimiterClient::connect(uri(&weir.addresses)).await.expect("it listens");
     let ask = AcquireRequest {
         domain: "shop".into(),

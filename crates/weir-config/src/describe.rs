@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use super::share::{ANONYMOUS, BORROW, LEND};
 use weir_limit::{
     Bucket, CompiledRule, Coordination, GiveBack, Hits, IN_FLIGHT, Limit, OnStoreFailure, OverLimitPolicy,
-    Pattern, Refill, Reserve, ReserveAmount, Rule, Scope, SharedCounts, SharedStore, Tier, Values, share::Sharing,
+    Pattern, Refill, Reserve, ReserveAmount, Rule, Scope, SharedCounts, SharedStore, Tier, Values,
+    share::Sharing,
 };
 use weir_observe::text::escaped;
 

@@ -575,7 +575,7 @@ impl<R: Remote> SharedPlaces<R> {
                 }
             }
             match ended.map(|(name, _)| name).or(name) {
-                Some(_) if name.is_none() && !is_doubtful => stats.end_newest(),
+                Some(_) if name.is_none() && !is_doubtful => counter.stats.end_newest(),
                 Some(name) if !is_doubtful && (ended.is_some() || unknown == 0) => {
                     counter.stats.end(now.since(name.start()).into());
                 }
