@@ -41,7 +41,8 @@ async fn begin(instance: &Instance, max_wait: Duration) -> Box<str> {
 }
 
 async fn end(instance: &Instance, name: &str) {
-    let ended = instance.limiter.end_request("partners", name, None, instance.clock.now()).await;
+    let ended =
+        instance.limiter.end_request("partners".into(), name.into(), None, instance.clock.now()).await;
     ended.expect("it ends");
 }
 
