@@ -3,7 +3,9 @@
 
 use std::{
     collections::BTreeSet,
+    future::{Future, ready},
     hash::{BuildHasher as _, RandomState},
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -123,7 +125,7 @@ impl<S: Store> Limiter<S> {
         name: Box<str>,
         cost: Option<Hits>,
         now: Timestamp,
-    ) -> impl Future<Output = Result<(), LimitError>> + Send + use<S> {
+    ) -> Pin<Box<dyn Future<Output = Result<(), LimitError>> + Send>> {
         let limiter = Arc::clone(self);
         let mut end = Box::pin(async move {
             let entries = std::iter::once(Entry { key: IN_FLIGHT, value: &*name }).collect();
@@ -132,17 +134,17 @@ impl<S: Store> Limiter<S> {
             limiter.decide(&Request { domain: &domain, descriptors, hits: 0 }, now, |_| ()).await
         });
         // stores wait with the timers of a runtime
-        let runtime = self.asking.runtime().cloned().or_else(|| Handle::try_current().ok());
-        let entered = runtime.as_ref().map(Handle::enter);
+        let runtime = self.asking.runtime();
+        let entered = runtime.map(Handle::enter);
         let ended = at_once(end.as_mut());
         drop(entered);
-        let task = runtime.filter(|_| ended.is_none()).map(|runtime| runtime.spawn(end));
-        async move {
-            match (ended, task) {
-                (Some(ended), _) => ended,
-                (None, Some(task)) => task.await.unwrap_or(Err(STOPPED)),
-                (None, None) => Err(STOPPED),
+        match (ended, runtime) {
+            (Some(ended), _) => Box::pin(ready(ended)),
+            (None, Some(runtime)) => {
+                let task = runtime.spawn(end);
+                Box::pin(async { task.await.unwrap_or(Err(STOPPED)) })
             }
+            (None, None) => end,
         }
     }
 
