@@ -31,6 +31,8 @@ descriptors:
     rate_limit: { in_flight: 1 }
   - key: cost
     rate_limit: { tiers: [{ in_flight: 2 }, { requests: 100, per: 365d }], reserve: 0 }
+  - key: tokens
+    rate_limit: { requests: 100, per: 365d, reserve: 0 }
 ";
 
 fn request(key: &str, max_wait: i64) -> AcquireRequest {
@@ -91,16 +93,18 @@ async fn a_token_ends_its_request_once() {
     until_running(&weir, "user", 0).await;
 }
 
-/// Tiers beside places count what `Release` says.
+/// Tiers count what `Release` says, beside places or not.
 #[tokio::test]
 async fn a_release_may_have_a_cost() {
     let mut weir = Weir::start(RULES).await;
     let mut client = client(&weir).await;
-    for (cost, left) in [(Some(30), 69), (None, 68), (Some(0), 67)] {
-        let token = begin(&mut client, "cost").await.expect("a place");
-        assert!(release(&mut client, &token, cost).await);
-        let check = weir.decide(of_envoy("shop", [hits(0, descriptor([("cost", "acme")]))])).await;
-        assert_eq!(gist(&check), (Admits, vec![(Admits, left)]));
+    for key in ["cost", "tokens"] {
+        for (cost, left) in [(Some(30), 69), (None, 68), (Some(0), 67)] {
+            let token = begin(&mut client, key).await.expect("room");
+            assert!(release(&mut client, &token, cost).await);
+            let check = weir.decide(of_envoy("shop", [hits(0, descriptor([(key, "acme")]))])).await;
+            assert_eq!(gist(&check), (Admits, vec![(Admits, left)]), "{key}");
+        }
     }
     until_running(&weir, "cost", 0).await;
 }

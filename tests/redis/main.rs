@@ -6,6 +6,7 @@ mod deadlines;
 mod hostile;
 mod in_flight;
 mod killed;
+mod left_callers;
 mod network;
 mod pools_evicted;
 mod reference_counts;

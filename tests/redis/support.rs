@@ -196,6 +196,10 @@ impl Weir {
         self.serving.address("grpc")
     }
 
+    pub(crate) fn http_address(&self) -> &str {
+        self.serving.address("http")
+    }
+
     /// Returns the metric with this name and labels, such as `weir_decisions_total{how="waited"}`, or zero if there is
     /// none.
     pub(crate) fn metric(&self, name: &str) -> u64 {

@@ -95,6 +95,9 @@
 //! # }
 //! ```
 //!
+//! Under a rule with `reserve`, a permit that is dropped costs what it has reserved;
+//! [`Permit::settle`](crate::Permit::settle) says another cost.
+//!
 //! # Reservations
 //!
 //! Who needs many hits takes some in advance, uses them as it goes, and returns the rest.

@@ -152,6 +152,9 @@ impl PlaceName {
     /// The bits of [`PlaceName::new`]'s `serial` that count.
     pub const SERIAL_BITS: u32 = 40;
 
+    /// The name of no place: that of a request which has none, and whose cost counts in full.
+    pub const NONE: Self = Self([0; Self::LEN]);
+
     const WITHOUT_STORE: u8 = 1;
 
     /// Creates the name of a request that begins at `start`. `serial` has [`PlaceName::SERIAL_BITS`] bits.

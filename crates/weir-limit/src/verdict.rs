@@ -10,7 +10,7 @@ use super::{
     request_name::RequestName,
     rule::Metadata,
     tier::{OverLimitPolicy, Tier},
-    units::Period,
+    units::{Hits, Period},
 };
 
 #[derive(Debug)]
@@ -34,6 +34,8 @@ pub struct Verdict<'a> {
 pub struct InFlightVerdict<'a> {
     /// The name that ends the request; none if it has no places.
     pub name: Option<Box<str>>,
+    /// [`PlaceDecisions::reserved`].
+    pub reserved: Hits,
     /// One for each decision on places, in the request's order.
     pub limits: SmallVec<[InFlightLimit<'a>; 1]>,
 }
@@ -54,6 +56,8 @@ pub struct InFlightLimit<'a> {
 pub struct PlaceDecisions {
     /// The name of those that it took.
     pub name: Option<PlaceName>,
+    /// The most hits that one of its descriptors has reserved beside its own.
+    pub reserved: Hits,
     /// In the order of [`Matched::places`]. None if it was not asked for, since the request was rejected before.
     pub decisions: SmallVec<[Option<PlaceDecision>; 2]>,
 }
@@ -180,7 +184,7 @@ impl<'a> Verdict<'a> {
             metadata.insert(IN_FLIGHT.into(), (**name).into());
             metadata.insert(format!("{IN_FLIGHT}/{domain}"), (**name).into());
         }
-        self.in_flight = Some(Box::new(InFlightVerdict { name, limits }));
+        self.in_flight = Some(Box::new(InFlightVerdict { name, reserved: places.reserved, limits }));
     }
 
     /// Returns the verdict on these `statuses`, without the metadata that [`Modes::describes`] asks for.

@@ -10,9 +10,9 @@ use std::{
 use super::{LimitError, Limiter, LoadedRules, asking::places::awaited, at_once, validate};
 use weir_limit::{
     Basis, Code, Coordination, CounterKey, Decision, DescriptorMatch, Direction, Hits, LimitCheck, Matched,
-    Named, OverLimitPolicy, Period, PlaceAsk, PlaceCheck, PlaceDecision, PlaceDecisions, Request,
-    Reservation, RuleRef, RuleSet, Scope, SharedTiers, Tier, Timestamp, Verdict, capacity,
-    decision_from_store,
+    Named, OverLimitPolicy, Period, PlaceAsk, PlaceCheck, PlaceDecision, PlaceDecisions, PlaceName, Request,
+    RequestName, Reservation, RuleRef, RuleSet, Scope, SharedTiers, Status, Tier, Timestamp, Verdict,
+    capacity, decision_from_store,
     line::{Answer, Estimate, Rejection, Unused, can_wait, unused},
 };
 use weir_observe::RareCounts;
@@ -27,8 +27,11 @@ pub struct Acquired {
     pub waited: Period,
     /// With which unused hits are given back. None with no or several limits, or counters in another process.
     pub receipt: Option<Receipt>,
-    /// The name of the request in flight that it began, by which [`Limiter::end`] ends it.
+    /// The name of the request in flight that it began, by which [`Limiter::end_request`] ends it. Also of one that has
+    /// reserved nothing, and whose cost is counted so.
     pub name: Option<Box<str>>,
+    /// The hits that it has reserved beside its own.
+    pub reserved: Hits,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -565,7 +568,8 @@ impl<S: Store> Limiter<S> {
         }
         outcome.at = call.clock.now();
         outcome.acquired.waited = outcome.at.since(call.started);
-        let decisions = PlaceDecisions { name, decisions: std::iter::once(Some(decision)).collect() };
+        let decisions = std::iter::once(Some(decision)).collect();
+        let decisions = PlaceDecisions { name, reserved: Hits(0), decisions };
         Ok(Some(AwaitedPlace { decisions, rejection }))
     }
 
@@ -594,16 +598,13 @@ impl<S: Store> Limiter<S> {
             let acquired = if verdict.code == Code::Ok {
                 // what shadow mode admits is not counted
                 let is_counted = verdict.statuses.iter().all(|status| status.code == Code::Ok);
-                Acquired {
-                    rejection: None,
-                    waited,
-                    receipt: receipt.filter(|_| is_counted && !verdict.shadowed),
-                    name: name_of(verdict),
-                }
+                let receipt = receipt.filter(|_| is_counted && !verdict.shadowed);
+                Acquired { rejection: None, waited, receipt, name: None, reserved: Hits(0) }
+                    .with_name(request, verdict)
             } else {
                 let retry_after = verdict.retry_after().unwrap_or_default();
                 let rejection = if is_never { Rejection::Never } else { Rejection::Timeout { retry_after } };
-                Acquired { rejection: Some(rejection), waited, receipt: None, name: None }
+                Acquired { rejection: Some(rejection), waited, receipt: None, name: None, reserved: Hits(0) }
             };
             encode(verdict, &acquired)
         });
@@ -651,10 +652,7 @@ impl<S: Store> Limiter<S> {
             acquired.rejection = placed.rejection;
         }
         let placed = placed.as_ref().map(|placed| &placed.decisions);
-        let encode = |verdict: &Verdict<'_>| {
-            acquired.name = name_of(verdict);
-            encode(verdict, &acquired)
-        };
+        let encode = |verdict: &Verdict<'_>| encode(verdict, &acquired.with_name(call.request, verdict));
         self.conclude(&loaded, call.request, &matched, (&decisions, placed), at, encode)
     }
 }
@@ -720,10 +718,6 @@ pub(super) fn waits(check: &LimitCheck<'_>) -> bool {
         && can_wait(check.tiers())
 }
 
-fn name_of(verdict: &Verdict<'_>) -> Option<Box<str>> {
-    verdict.in_flight.as_ref()?.name.clone()
-}
-
 /// Returns whether a fixed window has ended between these instants, so that the next one could serve in time.
 fn has_ended(tiers: &[Tier], from: Timestamp, to: Timestamp) -> bool {
     let mut windows = tiers.iter().filter(|tier| tier.has_windows()).map(|tier| tier.period);
@@ -763,11 +757,32 @@ impl AcquireOutcome {
 
 impl Acquired {
     pub(super) fn admitted(receipt: Option<Receipt>, started: Timestamp, at: Timestamp) -> Self {
-        Self { rejection: None, waited: at.since(started), receipt, name: None }
+        Self { rejection: None, waited: at.since(started), receipt, name: None, reserved: Hits(0) }
     }
 
     fn rejected(rejection: Rejection, started: Timestamp, now: Timestamp) -> Self {
-        Self { rejection: Some(rejection), waited: now.since(started), receipt: None, name: None }
+        let waited = now.since(started);
+        Self { rejection: Some(rejection), waited, receipt: None, name: None, reserved: Hits(0) }
+    }
+
+    /// Has the name in `verdict`. Without one, those of its descriptors whose costs count have a name of no place.
+    fn with_name(mut self, request: &Request<'_>, verdict: &Verdict<'_>) -> Self {
+        if let Some(places) = &verdict.in_flight {
+            (self.name, self.reserved) = (places.name.clone(), places.reserved);
+        }
+        if self.name.is_none() && self.rejection.is_none() {
+            let meters = |status: &Status<'_>| {
+                let rule = status.limit.and_then(|limit| limit.rule.compiled());
+                status.code == Code::Ok && rule.is_some_and(|rule| rule.rule.meters())
+            };
+            let begun = request.descriptors.iter().zip(&verdict.statuses);
+            let begun = begun.filter(|(begun, status)| request.hits_of(begun) <= Hits(1) && meters(status));
+            let mut begun = begun.map(|(descriptor, _)| &*descriptor.entries).peekable();
+            if begun.peek().is_some() {
+                self.name = Some(RequestName::write(PlaceName::NONE, begun).into());
+            }
+        }
+        self
     }
 }
 

@@ -3,7 +3,9 @@
 
 use std::{
     collections::BTreeSet,
+    future::{Future, ready},
     hash::{BuildHasher as _, RandomState},
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -14,7 +16,7 @@ use std::{
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
-use super::{LimitError, Limiter, LoadedRules, Rejection, at_once};
+use super::{LimitError, Limiter, LoadedRules, Rejection, at_once, find};
 use weir_limit::{
     Basis, Code, Coordination, Decision, Descriptor, DescriptorMatch, Direction, Entry, Hits, IN_FLIGHT,
     LimitCheck, Matched, OverLimitPolicy, Period, PlaceAsk, PlaceCheck, PlaceDecision, PlaceDecisions,
@@ -115,36 +117,44 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Ends the request of `name`, an answer in `domain`, as a request with the entry `in_flight` does. `cost` is what it
-    /// has cost, if that is known.
-    pub async fn end_request(
-        &self,
-        domain: &str,
-        name: &str,
+    /// Ends the request of `name`, an answer in `domain`, as a request with the entry `in_flight` does, although its caller
+    /// may drop the future, and may have no runtime. `cost` is what it has cost, if that is known.
+    pub fn end_request(
+        self: &Arc<Self>,
+        domain: Box<str>,
+        name: Box<str>,
         cost: Option<Hits>,
         now: Timestamp,
-    ) -> Result<(), LimitError> {
-        let entries = std::iter::once(Entry { key: IN_FLIGHT, value: name }).collect();
-        let descriptor = Descriptor { entries, hits: cost.map(|cost| cost.0), ..Descriptor::default() };
-        let request = Request { domain, descriptors: std::iter::once(descriptor).collect(), hits: 0 };
-        self.decide(&request, now, |_| ()).await
-    }
-
-    /// [`Limiter::end_request`] for callers that do not wait, and may have no runtime.
-    pub fn end_soon(self: &Arc<Self>, domain: Box<str>, name: Box<str>, cost: Option<Hits>, now: Timestamp) {
+    ) -> Pin<Box<dyn Future<Output = Result<(), LimitError>> + Send>> {
         let limiter = Arc::clone(self);
         let mut end = Box::pin(async move {
-            // a store that does not reply gives the place up
-            let _ = limiter.end_request(&domain, &name, cost, now).await;
+            let entries = std::iter::once(Entry { key: IN_FLIGHT, value: &*name }).collect();
+            let descriptor = Descriptor { entries, hits: cost.map(|cost| cost.0), ..Descriptor::default() };
+            let descriptors = std::iter::once(descriptor).collect();
+            limiter.decide(&Request { domain: &domain, descriptors, hits: 0 }, now, |_| ()).await
         });
         // stores wait with the timers of a runtime
         let runtime = self.asking.runtime();
-        let _entered = runtime.map(Handle::enter);
-        if at_once(end.as_mut()).is_none()
-            && let Some(runtime) = runtime
-        {
-            drop(runtime.spawn(end));
+        let entered = runtime.map(Handle::enter);
+        let ended = at_once(end.as_mut());
+        drop(entered);
+        match (ended, runtime) {
+            (Some(ended), _) => Box::pin(ready(ended)),
+            (None, Some(runtime)) => {
+                let task = runtime.spawn(end);
+                Box::pin(async { task.await.unwrap_or(Err(STOPPED)) })
+            }
+            (None, None) => end,
         }
+    }
+
+    /// Whether `request`, whose decision may wait, ends requests in flight or reports costs. These count once they were read,
+    /// so it has to be decided whatever becomes of its caller.
+    pub fn ends(&self, request: &Request<'_>) -> bool {
+        let has_ends =
+            |matched: &Matched<'_>| matched.has_ends || matched.checks.iter().any(LimitCheck::is_cost);
+        self.store.alone().is_none()
+            && find(self.loaded.load().as_deref(), request).is_ok_and(|(_, matched)| has_ends(&matched))
     }
 
     /// Ends the request of `name`, an answer in `domain`, as one that was not admitted.
@@ -184,7 +194,9 @@ impl<S: Store> Limiter<S> {
         };
         let (mut ended, mut ended_by) = (Vec::new(), Vec::new());
         let mut before = BTreeSet::new();
-        for (i, (name, _, check)) in found.iter().enumerate() {
+        for (i, (name, _, check)) in
+            found.iter().enumerate().filter(|(_, (name, ..))| *name != PlaceName::NONE)
+        {
             self.return_given_up(loaded, check, now).await;
             let stats = loaded.places(check);
             if is_alone(check) && !self.serials.made(*name) {
@@ -296,6 +308,7 @@ impl<S: Store> Limiter<S> {
         let held = || requests.iter().zip(&taken.decisions).filter(has_place).map(|(request, _)| request);
         for PlaceRequest { check, reserved, .. } in held().filter(|held| held.reserved > Hits(0)) {
             loaded.places(check).reserve().reserve(reserved.0);
+            placed.reserved = placed.reserved.max(*reserved);
         }
         let is_refused = |i: usize| is_refused(matched, &placed, i);
         let is_rejected =
@@ -407,6 +420,9 @@ impl<S: Store> Limiter<S> {
         }
     }
 }
+
+const STOPPED: LimitError =
+    LimitError::Store(StoreError::Unsupported("the runtime of the limiter has stopped"));
 
 /// When to ask again, as the answer says.
 const RETRY: Period = Period::from_secs(1);

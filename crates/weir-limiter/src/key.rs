@@ -115,7 +115,8 @@ impl<S: Store> Limiter<S> {
                 }
             });
             let receipt = rejection.is_none().then(|| counter.receipt(hits, now));
-            Ok(Acquired { rejection, waited: Period::default(), receipt, name: None })
+            let waited = Period::default();
+            Ok(Acquired { rejection, waited, receipt, name: None, reserved: Hits(0) })
         })?
     }
 

@@ -41,7 +41,8 @@ async fn begin(instance: &Instance, max_wait: Duration) -> Box<str> {
 }
 
 async fn end(instance: &Instance, name: &str) {
-    let ended = instance.limiter.end_request("partners", name, None, instance.clock.now()).await;
+    let ended =
+        instance.limiter.end_request("partners".into(), name.into(), None, instance.clock.now()).await;
     ended.expect("it ends");
 }
 
@@ -309,6 +310,52 @@ async fn a_permit_settles_what_its_request_has_cost() {
     let key = limiter.key("partners", &ENTRIES).expect("a key");
     key.try_acquire(Hits(1)).expect("a place").settle(Hits(200));
     assert!(key.try_acquire(Hits(1)).is_err(), "the budget is used");
+}
+
+/// A start of one hit reserves 30 beside it.
+#[tokio::test]
+async fn a_dropped_permit_costs_what_it_has_reserved() {
+    for limit in ["requests: 100, per: 365d", "tiers: [{ in_flight: 1 }, { requests: 100, per: 365d }]"] {
+        let limiter = limiter(&format!("{{ {limit}, reserve: 30 }}")).await;
+        let key = limiter.key("partners", &ENTRIES).expect("a key");
+        let begin = || key.try_acquire(Hits(1));
+        for _ in 0..20 {
+            begin().expect("nothing is used").give_back();
+        }
+        begin().expect("room").settle(Hits(5));
+        drop(begin().expect("room for 94"));
+        drop(begin().expect("room for 63"));
+        drop(begin().expect("room for 32"));
+        assert!(begin().is_err(), "{limit}: 1 is left");
+    }
+}
+
+/// Rules that reserve nothing count costs in full, with a place or without.
+#[tokio::test]
+async fn a_permit_settles_where_nothing_is_reserved() {
+    let limiter = limiter("{ requests: 100, per: 365d, reserve: 0 }").await;
+    let key = limiter.key("partners", &ENTRIES).expect("a key");
+    key.try_acquire(Hits(1)).expect("100 are left").settle(Hits(39));
+    drop(limiter.acquire("partners", &ENTRIES, Hits(1), LONG).await.expect("60 are left"));
+    limiter.acquire("partners", &ENTRIES, Hits(1), LONG).await.expect("59 are left").settle(Hits(57));
+    key.try_acquire(Hits(1)).expect("1 is left").settle(Hits(1));
+    assert!(key.try_acquire(Hits(1)).is_err(), "one is owed");
+}
+
+/// The store counts the cost of a name without a place.
+#[tokio::test(start_paused = true)]
+async fn instances_settle_where_nothing_is_reserved() {
+    for mode in MODES {
+        let (_world, instance) = instance("{ requests: 100, per: 365d, reserve: 0 }", mode).await;
+        for (cost, is_left) in [(Some(50), true), (None, true), (Some(47), false)] {
+            let name = begin(&instance, Duration::ZERO).await;
+            let now = instance.clock.now();
+            let ended = instance.limiter.end_request("partners".into(), name, cost.map(Hits), now).await;
+            ended.expect("it ends");
+            let looked = instance.acquire(1, Duration::ZERO).await;
+            assert_eq!(looked.rejection.is_none(), is_left, "{mode:?}, {cost:?}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -236,7 +236,7 @@ impl<S: Store> AcquireService<S> {
     async fn release_token(&self, ReleaseRequest { token, cost }: &ReleaseRequest) -> Result<bool, Status> {
         let now = self.clock.now();
         if let Some((domain, name)) = running(token) {
-            let ended = self.limiter.end_request(domain, name, cost.map(Hits), now).await;
+            let ended = self.limiter.end_request(domain.into(), name.into(), cost.map(Hits), now).await;
             ended.map_err(|error| status(&error.into()))?;
             return Ok(true);
         }
@@ -364,7 +364,7 @@ impl<S: Store> Drop for BegunRequests<'_, S> {
     fn drop(&mut self) {
         let AcquireService { limiter, clock, .. } = self.service;
         for (begun, _) in std::mem::take(&mut self.by_token).into_values() {
-            limiter.end_soon(begun.domain, begun.name, None, clock.now());
+            drop(limiter.end_request(begun.domain, begun.name, None, clock.now()));
         }
     }
 }

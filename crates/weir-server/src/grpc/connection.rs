@@ -107,22 +107,26 @@ pub(super) async fn serve<S: Store, I>(
     let now = || services.service.now();
     let handle = |call, respond, now| services.handle(call, respond, now, account, answers.as_ref());
     let mut driver = CallDriver::new(connection, open, services.service.stats(), &active, &now, handle);
-    tokio::select! {
-        biased;
-        ended = driver.run() => return log_end(ended),
-        () = &mut lost => return,
-        () = &mut overrun => return,
-        () = services.age.reached() => tracing::debug!("connection reached its maximum age"),
-        _ = stopping.wait_for(|stopping| *stopping) => {}
-    }
-    driver.shut_down();
-    tokio::select! {
-        biased;
-        ended = driver.run() => log_end(ended),
-        () = &mut lost => {}
-        () = &mut overrun => {}
-        () = services.age.grace_over() => tracing::debug!("connection closed: grace period over"),
-    }
+    let serving = async {
+        tokio::select! {
+            biased;
+            ended = driver.run() => return log_end(ended),
+            () = &mut lost => return,
+            () = &mut overrun => return,
+            () = services.age.reached() => tracing::debug!("connection reached its maximum age"),
+            _ = stopping.wait_for(|stopping| *stopping) => {}
+        }
+        driver.shut_down();
+        tokio::select! {
+            biased;
+            ended = driver.run() => log_end(ended),
+            () = &mut lost => {}
+            () = &mut overrun => {}
+            () = services.age.grace_over() => tracing::debug!("connection closed: grace period over"),
+        }
+    };
+    serving.await;
+    driver.finish().await;
 }
 
 /// Whether the first byte begins a TLS handshake, which is logged, or the client sent none. Waits for that byte.
@@ -212,8 +216,8 @@ pub(super) enum CallKind {
 
 struct WaitingRequest<'a, F> {
     handled: Option<Pin<Box<F>>>,
-    /// Counts the call when it completes or is cancelled.
-    _timer: Option<CallTimer<'a>>,
+    /// Counts the call when it completes or is cancelled. Only decisions have one.
+    timer: Option<CallTimer<'a>>,
 }
 
 impl<'a, I, H, F> CallDriver<'a, I, H, F>
@@ -251,6 +255,16 @@ where
 
     pub(super) fn shut_down(&mut self) {
         self.connection.graceful_shutdown();
+    }
+
+    /// Has the decisions made that wait, since ends count whatever becomes of their callers. What began is undone. Waits
+    /// for the store at most.
+    async fn finish(self) {
+        let Self { connection, waiting, .. } = self;
+        // messages that have not arrived never do
+        drop(connection);
+        let decisions = waiting.into_iter().filter(|request| request.timer.is_some());
+        decisions.collect::<FuturesUnordered<_>>().for_each(|_| future::ready(())).await;
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
@@ -323,7 +337,7 @@ where
                 }
                 (Poll::Pending, kind) => {
                     let timer = (kind == CallKind::Decision).then(|| self.stats.begin_at(begun));
-                    self.waiting.push(WaitingRequest { handled: Some(slot), _timer: timer });
+                    self.waiting.push(WaitingRequest { handled: Some(slot), timer });
                 }
             }
         }

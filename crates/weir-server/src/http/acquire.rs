@@ -121,7 +121,7 @@ impl<S: Store> AcquireApi<S> {
         let running = token.as_ref().and_then(Value::as_str).and_then(request_token::read);
         let (domain, name) = running.ok_or(AcquireFailure::Token)?;
         let context = self.json.context();
-        let ended = context.limiter.end_request(domain, name, cost, context.clock.now()).await;
+        let ended = context.limiter.end_request(domain.into(), name.into(), cost, context.clock.now()).await;
         ended.map_err(|error| AcquireError::from(error).into())
     }
 

@@ -2,7 +2,7 @@
 
 #![expect(clippy::missing_panics_doc, reason = "a target panics if weir is wrong")]
 
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, atomic::AtomicBool};
 
 use futures_util::FutureExt as _;
 use prost::Message as _;
@@ -26,7 +26,8 @@ pub fn json(input: &[u8]) {
     let open = connections.open().expect("it is the first");
     let mut hold = open.account().hold(0).expect("nothing");
     // the store in memory waits for nothing
-    let decided = API.handle(input, &mut hold, None).now_or_never().expect("a result");
+    let decided =
+        API.handle(input, &mut hold, None, &AtomicBool::default()).now_or_never().expect("a result");
     let sent = API.decode(input);
     if let Ok(answer) = decided {
         let request = API.request(sent.as_ref().expect("it was decided")).expect("it was decided");

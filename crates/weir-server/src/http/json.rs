@@ -1,6 +1,15 @@
 //! `/json`: the gRPC method for callers without gRPC, in protobuf's JSON mapping.
 
-use std::{sync::Arc, thread::available_parallelism, time::Instant};
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, ready},
+    thread::available_parallelism,
+    time::Instant,
+};
 
 use axum::{
     Extension,
@@ -65,6 +74,12 @@ pub(super) enum JsonError {
     TooManyBytes(#[from] TooManyBytes),
 }
 
+/// A request whose client may leave. If it [ends](weir_limiter::Limiter::ends) others, it is decided nevertheless.
+struct DecidedRequest<F: Future<Output = Response> + Send + 'static> {
+    answer: Option<Pin<Box<F>>>,
+    ends: Arc<AtomicBool>,
+}
+
 /// A `RateLimitResponse`, and whether it admits the request.
 pub(super) struct JsonAnswer {
     pub(super) code: Code,
@@ -92,9 +107,14 @@ pub(super) async fn decide<S: Store>(
         }
     };
     let large = body.len() > LARGE;
-    let api = Arc::clone(&api);
-    let answer = async move { api.answer(&client, &body, hold, span).await };
-    if large { elsewhere(&turns, answer).await } else { answer.await }
+    let (api, ends) = (Arc::clone(&api), Arc::new(AtomicBool::new(false)));
+    let does_end = Arc::clone(&ends);
+    let answer = async move { api.answer(&client, &body, hold, span, &does_end).await };
+    if large {
+        elsewhere(&turns, answer).await
+    } else {
+        DecidedRequest { answer: Some(Box::pin(answer)), ends }.await
+    }
 }
 
 /// Runs `answer` on a thread that serves no connections, when one of `turns` is free.
@@ -130,6 +150,29 @@ fn objects(json: &[u8]) -> usize {
         }
     }
     objects
+}
+
+// === impl DecidedRequest ===
+
+impl<F: Future<Output = Response> + Send + 'static> Future for DecidedRequest<F> {
+    type Output = Response;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Response> {
+        let Some(answer) = &mut self.answer else { return Poll::Pending };
+        let response = ready!(answer.as_mut().poll(context));
+        self.answer = None;
+        Poll::Ready(response)
+    }
+}
+
+impl<F: Future<Output = Response> + Send + 'static> Drop for DecidedRequest<F> {
+    fn drop(&mut self) {
+        if let Some(answer) = self.answer.take_if(|_| self.ends.load(Ordering::Relaxed))
+            && let Ok(runtime) = Handle::try_current()
+        {
+            drop(runtime.spawn(answer));
+        }
+    }
 }
 
 // === impl JsonError ===
@@ -171,8 +214,9 @@ impl<S: Store> JsonApi<S> {
         body: &[u8],
         mut hold: AccountHold,
         span: Option<Box<RequestSpan>>,
+        ends: &AtomicBool,
     ) -> Response {
-        match self.handle(body, &mut hold, span.as_deref()).await {
+        match self.handle(body, &mut hold, span.as_deref(), ends).await {
             Ok(answer) => {
                 let response = self.encode(&answer);
                 if let Some(span) = span {
@@ -197,16 +241,19 @@ impl<S: Store> JsonApi<S> {
         }
     }
 
+    /// Sets `ends`, before it waits, if the request has to be decided whatever becomes of its client.
     pub(super) async fn handle(
         &self,
         body: &[u8],
         hold: &mut AccountHold,
         span: Option<&RequestSpan>,
+        ends: &AtomicBool,
     ) -> Result<JsonAnswer, JsonError> {
         let now = self.context.clock.now();
         self.check_size(body, hold)?;
         let message = self.decode(body)?;
         let request = self.request(&message)?;
+        ends.store(self.context.limiter.ends(&request), Ordering::Relaxed);
         let options = TakeOptions {
             record: span.map(RequestSpan::record),
             takes_names: true,
