@@ -2,7 +2,7 @@
 //! them rejects it, it takes its places last, which remember what it has reserved.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     future::{Future, ready},
     hash::{BuildHasher as _, RandomState},
     pin::Pin,
@@ -20,7 +20,7 @@ use super::{LimitError, Limiter, LoadedRules, Rejection, at_once, find};
 use weir_limit::{
     Basis, Code, Coordination, Decision, Descriptor, DescriptorMatch, Direction, Entry, Hits, IN_FLIGHT,
     LimitCheck, Matched, OverLimitPolicy, Period, PlaceAsk, PlaceCheck, PlaceDecision, PlaceDecisions,
-    PlaceName, Request, RequestName, ReservedHits, Scope, Tally, Timestamp, Verdict,
+    PlaceName, Request, RequestName, Scope, Tally, Timestamp, Verdict,
 };
 use weir_observe::{PlaceStats, RuleCounts};
 use weir_store::{Decisions, EndedPlace, PlaceRequest, Store, StoreError, TakeOptions};
@@ -33,6 +33,12 @@ const SEQUENCE_BITS: u32 = 24;
 pub(super) struct Serials {
     instance: u64,
     next: AtomicU64,
+}
+
+/// What a rejected request gives back of what it has taken: its own hits, and what it has reserved beside them.
+struct Returned {
+    own: bool,
+    reserved: bool,
 }
 
 /// A descriptor of a running request.
@@ -52,19 +58,20 @@ impl<S: Store> Limiter<S> {
         now: Timestamp,
         options: TakeOptions<'_>,
     ) -> Result<(Decisions, Option<Box<PlaceDecisions>>), LimitError> {
+        let begun = Instant::now();
         if matched.has_ends {
             self.end_named(loaded, request, matched, now).await?;
         }
         if !options.takes_names && matched.places.iter().any(|(_, place)| place.is_limited()) {
             return Err(LimitError::NoName);
         }
-        let begun = Instant::now();
         self.add_reserved(loaded, matched, now).await?;
-        let decisions = self.take_matched(loaded, matched, now, options).await?;
+        let left = || TakeOptions { wait: Some(self.wait_left(options, begun)), ..options };
+        let decisions = self.take_matched(loaded, matched, now, left()).await?;
         if matched.places.is_empty() {
             return Ok((decisions, None));
         }
-        let options = TakeOptions { wait: Some(self.wait_left(options, begun)), ..options };
+        let options = left();
         let placed = self.take_places(loaded, request, matched, &decisions, now, options).await?;
         Ok((decisions, Some(Box::new(placed))))
     }
@@ -192,8 +199,13 @@ impl<S: Store> Limiter<S> {
         let is_alone = |check: &PlaceCheck<'_>| {
             shared.store.is_none() || shared.requested(&check.rule.rule) == Coordination::Local
         };
-        let (mut ended, mut ended_by) = (Vec::new(), Vec::new());
-        let mut before = BTreeSet::new();
+        let cost_of = |i: usize| {
+            let (_, descriptor, check) = &found[i];
+            descriptor.hits.filter(|_| check.rule.rule.meters() && !descriptor.refund).map(Hits)
+        };
+        // of several descriptors about one place, one with a cost settles
+        let (mut ended, mut settling) = (Vec::new(), Vec::new());
+        let mut before = BTreeMap::new();
         for (i, (name, _, check)) in
             found.iter().enumerate().filter(|(_, (name, ..))| *name != PlaceName::NONE)
         {
@@ -201,21 +213,29 @@ impl<S: Store> Limiter<S> {
             let stats = loaded.places(check);
             if is_alone(check) && !self.serials.made(*name) {
                 stats.end_elsewhere();
-            } else if before.insert((check.key, *name)) {
+            } else if let Some(end) = before.get(&(check.key, *name)) {
+                let settles: &mut usize = &mut settling[*end];
+                *settles = if cost_of(*settles).is_none() { i } else { *settles };
+            } else {
+                before.insert((check.key, *name), ended.len());
                 let awaits = check.rule.reserve().is_some();
                 ended.push(EndedPlace { check, stats, name: Some(*name), awaits, is_undone });
-                ended_by.push(i);
+                settling.push(i);
             }
         }
         let mut returned = vec![None; found.len()];
-        for (i, hits) in ended_by.into_iter().zip(self.store.end_places(&ended, now).await?) {
+        for (i, hits) in settling.into_iter().zip(self.store.end_places(&ended, now).await?) {
             returned[i] = hits;
         }
         self.note_ends(&ended, now);
         let mut costs = Vec::new();
-        for ((_, descriptor, check), returned) in found.iter().zip(returned) {
-            let cost = descriptor.hits.filter(|_| check.rule.rule.meters() && !descriptor.refund);
-            let beyond = self.settle(loaded, check, cost.map(Hits), returned, now).await;
+        for (i, returned) in returned.into_iter().enumerate() {
+            let check = &found[i].2;
+            if is_undone {
+                self.release_reserved(check, returned, now).await;
+                continue;
+            }
+            let beyond = self.settle(loaded, check, cost_of(i), returned, now).await;
             if beyond > Hits(0) {
                 costs.push(check.as_cost(beyond));
             }
@@ -247,19 +267,12 @@ impl<S: Store> Limiter<S> {
         for (_, check) in matched.places.iter().filter(|(_, check)| check.ask == PlaceAsk::Nothing) {
             loaded.places(check).end_unnamed();
         }
-        let enforced = &decisions[..matched.enforced().len()];
-        // nothing has counted
-        let is_void =
-            self.scope_of(matched) == Scope::Request && enforced.iter().any(|decision| decision.over);
         let is_over = |descriptor: usize| matches!(matched.matches[descriptor], DescriptorMatch::Limited(i) if decisions[i].over);
         let reserved = |(descriptor, check): &(usize, PlaceCheck<'_>)| {
-            if is_void || is_over(*descriptor) { Hits(0) } else { check.reserved }
+            if self.is_void(matched, decisions) || is_over(*descriptor) { Hits(0) } else { check.reserved }
         };
         if Verdict::new(request, matched, decisions, modes).code == Code::OverLimit {
-            for place in &matched.places {
-                let reserved = ReservedHits { hits: reserved(place), start: now };
-                self.release_reserved(&place.1, reserved, now).await;
-            }
+            self.give_back_beside(matched, decisions, |_| Returned { own: false, reserved: true }, now).await;
             return Ok(placed);
         }
         // what does not fit, and passes, has a place for its reserved hits nevertheless: a cost closes the newest one
@@ -278,21 +291,21 @@ impl<S: Store> Limiter<S> {
             // callers that wait are first
             let refused = PlaceDecision { over: true, before: check.limit.most, basis: Basis::Counters };
             placed.decisions[*i] = Some(refused);
-            let gives_back = self.scope_of(matched) == Scope::Request;
-            let returned = |i: usize| (gives_back || is_refused(matched, &placed, i)).then_some(Hits(0));
-            self.give_back_beside(matched, decisions, returned, now).await;
+            let own = |i| self.scope_of(matched) == Scope::Request || is_refused(matched, &placed, i);
+            let back = |i| Returned { own: own(i), reserved: true };
+            self.give_back_beside(matched, decisions, back, now).await;
             return Ok(placed);
         }
         let mut requests: SmallVec<[PlaceRequest<'_>; 2]> = SmallVec::new();
         for (_, place) in &asked {
             let check = &place.1;
-            let (stats, rejects) = (loaded.places(check), check.rejects(modes.quota) && !modes.shadow);
-            requests.push(PlaceRequest { check, stats, rejects, reserved: reserved(place) });
+            requests.push(PlaceRequest { check, stats: loaded.places(check), reserved: reserved(place) });
         }
         let taken = match self.store.take_places(&requests, self.serials.next(), now, options).await {
             Ok(taken) => taken,
             Err(error) => {
-                self.give_back_beside(matched, decisions, |_| Some(Hits(0)), now).await;
+                self.give_back_beside(matched, decisions, |_| Returned { own: true, reserved: true }, now)
+                    .await;
                 return Err(error);
             }
         };
@@ -325,43 +338,54 @@ impl<S: Store> Limiter<S> {
             let returned = self.store.end_places(&undone, now).await?;
             self.note_ends(&undone, now);
             for (place, returned) in undone.iter().zip(returned) {
-                self.settle(loaded, place.check, None, returned, now).await;
+                self.release_reserved(place.check, returned, now).await;
             }
         }
         let gives_back = is_rejected && self.scope_of(matched) == Scope::Request;
-        if !is_void && (gives_back || matched.enforced().iter().enumerate().any(|(i, _)| is_refused(i))) {
-            // the places that were taken have returned what was reserved
-            let returned = |i: usize| {
-                let of_check = |place: &&(usize, PlaceCheck<'_>)| matches!(matched.matches[place.0], DescriptorMatch::Limited(check) if check == i);
-                let place = matched.places.iter().find(of_check).filter(|_| !is_refused(i));
-                (gives_back || is_refused(i)).then(|| place.map_or(Hits(0), reserved))
-            };
-            self.give_back_beside(matched, decisions, returned, now).await;
-        }
+        // the places that were taken have returned what was reserved
+        let back = |i| Returned { own: gives_back || is_refused(i), reserved: is_refused(i) };
+        self.give_back_beside(matched, decisions, back, now).await;
         placed.name = Some(taken.name).filter(|_| !is_rejected);
         Ok(placed)
     }
 
-    /// Gives back what `decisions` have taken, of the checks by their indexes, but for the hits that were `returned` already;
-    /// none for those that keep theirs.
+    /// Whether nothing has counted, since one of all-or-none checks was rejected, although the request may pass.
+    fn is_void(&self, matched: &Matched<'_>, decisions: &[Decision]) -> bool {
+        let mut enforced = decisions[..matched.enforced().len()].iter();
+        self.scope_of(matched) == Scope::Request && enforced.any(|decision| decision.over)
+    }
+
+    /// Gives back of what `decisions` have taken what `back` says of each check, by its index.
     async fn give_back_beside(
         &self,
         matched: &Matched<'_>,
         decisions: &[Decision],
-        returned: impl Fn(usize) -> Option<Hits>,
+        back: impl Fn(usize) -> Returned,
         now: Timestamp,
     ) {
-        let taken = matched.enforced().iter().zip(decisions).enumerate().filter(|(_, (check, decision))| {
-            check.direction == Direction::Take && !decision.over && !check.stands()
-        });
-        let back: SmallVec<[LimitCheck<'_>; 2]> = taken
-            .filter_map(|(i, (check, _))| {
-                let hits = check.hits.minus(returned(i)?);
-                Some(LimitCheck { hits, direction: Direction::GiveBack, ..check.copied() })
-            })
-            .collect();
-        // what a store cannot be told stays counted
-        let _ = self.store.take_with(&back, Scope::Descriptor, now, TakeOptions::default()).await;
+        if self.is_void(matched, decisions) {
+            return;
+        }
+        let mut returned: SmallVec<[LimitCheck<'_>; 2]> = SmallVec::new();
+        for (i, (check, decision)) in matched.enforced().iter().zip(decisions).enumerate() {
+            if check.direction != Direction::Take || decision.over || check.stands() {
+                continue;
+            }
+            let place = matched.places.iter().find(
+                |(descriptor, _)| matches!(matched.matches[*descriptor], DescriptorMatch::Limited(of) if of == i),
+            );
+            let of_place = place.map_or(Hits(0), |(_, place)| place.reserved);
+            let Returned { own, reserved } = back(i);
+            let own = if own { check.hits.minus(of_place) } else { Hits(0) };
+            let hits = own.plus(if reserved { of_place } else { Hits(0) });
+            if hits > Hits(0) {
+                returned.push(LimitCheck { hits, direction: Direction::GiveBack, ..check.copied() });
+            }
+        }
+        if !returned.is_empty() {
+            // what a store cannot be told stays counted
+            let _ = self.store.take_with(&returned, Scope::Descriptor, now, TakeOptions::default()).await;
+        }
     }
 
     /// Counts decisions on places whose rules have nothing beside them, and reports rejections.

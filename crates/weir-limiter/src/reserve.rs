@@ -103,30 +103,43 @@ impl<S: Store> Limiter<S> {
         matched: &mut Matched<'_>,
         now: Timestamp,
     ) -> Result<(), LimitError> {
-        for (descriptor, place) in &mut matched.places {
-            let DescriptorMatch::Limited(i) = matched.matches[*descriptor] else { continue };
-            let check = &mut matched.checks[i];
-            match (place.ask, place.rule.reserve()) {
-                (PlaceAsk::Take, Some(reserve)) => {
-                    self.return_given_up(loaded, place, now).await;
-                    place.reserved =
-                        self.reserved(loaded, place, reserve, now).min(self.most(place).minus(check.hits));
-                    if place.reserved > Hits(0) {
-                        check.direction = Direction::Take;
-                        check.hits = check.hits.plus(place.reserved);
-                    }
-                }
-                (PlaceAsk::Close, _) => {
-                    self.return_given_up(loaded, place, now).await;
-                    let stats = loaded.places(place);
-                    let ended =
-                        EndedPlace { check: place, stats, name: None, awaits: true, is_undone: false };
-                    let returned = self.store.end_places(&[ended], now).await?;
-                    let returned = returned.first().copied().flatten();
-                    check.hits = self.settle(loaded, place, Some(check.hits), returned, now).await;
-                }
-                _ => {}
+        let checked = |matched: &Matched<'_>, descriptor: usize| match matched.matches[descriptor] {
+            DescriptorMatch::Limited(i) => Some(i),
+            _ => None,
+        };
+        for place in 0..matched.places.len() {
+            let (descriptor, check) = matched.places[place];
+            if matches!(check.ask, PlaceAsk::Take | PlaceAsk::Close) {
+                self.return_given_up(loaded, &check, now).await;
             }
+            if let (PlaceAsk::Take, Some(reserve), Some(i)) =
+                (check.ask, check.rule.reserve(), checked(matched, descriptor))
+            {
+                let own = matched.checks[i].hits;
+                let reserved = self.reserved(loaded, &check, reserve, now).min(self.most(&check).minus(own));
+                if reserved > Hits(0) {
+                    matched.places[place].1.reserved = reserved;
+                    matched.checks[i].direction = Direction::Take;
+                    matched.checks[i].hits = own.plus(reserved);
+                }
+            }
+        }
+        let costs = matched.places.iter().filter(|(_, place)| place.ask == PlaceAsk::Close);
+        let costs = costs.filter_map(|(descriptor, place)| Some((checked(matched, *descriptor)?, place)));
+        let costs: Vec<(usize, &PlaceCheck<'_>)> = costs.collect();
+        let closed = costs.iter().map(|(_, check)| {
+            let stats = loaded.places(check);
+            EndedPlace { check, stats, name: None, awaits: true, is_undone: false }
+        });
+        let closed: Vec<EndedPlace<'_>> = closed.collect();
+        let returned = self.store.end_places(&closed, now).await?;
+        let mut beyond: Vec<(usize, Hits)> = Vec::new();
+        for ((i, place), returned) in costs.iter().zip(returned) {
+            let cost = Some(matched.checks[*i].hits);
+            beyond.push((*i, self.settle(loaded, place, cost, returned, now).await));
+        }
+        for (i, hits) in beyond {
+            matched.checks[i].hits = hits;
         }
         let asks = |place: &PlaceCheck<'_>| place.is_limited() || place.reserved > Hits(0);
         matched.places.retain(|(_, place)| asks(place));
@@ -179,7 +192,7 @@ impl<S: Store> Limiter<S> {
         }
         let Some(reserved) = returned else { return used };
         let unused = reserved.hits.minus(used);
-        self.release_reserved(place, ReservedHits { hits: unused, ..reserved }, now).await;
+        self.release_reserved(place, Some(ReservedHits { hits: unused, ..reserved }), now).await;
         used.minus(reserved.hits)
     }
 
@@ -190,7 +203,7 @@ impl<S: Store> Limiter<S> {
             let stats = reserve_stats(loaded, place);
             stats.give_up(reserved.hits.0);
             self.learn(stats, place, reserve, RequestEnd::GivenUp, now);
-            self.release_reserved(place, reserved, now).await;
+            self.release_reserved(place, Some(reserved), now).await;
         }
     }
 
@@ -198,10 +211,13 @@ impl<S: Store> Limiter<S> {
     pub(super) async fn release_reserved(
         &self,
         place: &PlaceCheck<'_>,
-        ReservedHits { hits, start }: ReservedHits,
+        reserved: Option<ReservedHits>,
         now: Timestamp,
     ) {
-        if hits > Hits(0) && !place.rule.rule.tiers().is_empty() {
+        if let Some(ReservedHits { hits, start }) = reserved
+            && hits > Hits(0)
+            && !place.rule.rule.tiers().is_empty()
+        {
             let span = ReservedSpan { from: start, until: start, is_reported: true };
             self.give_back_unused(&place.as_cost(Hits(0)), Unused { hits, span }, now).await;
         }

@@ -415,16 +415,38 @@ fn a_request_that_another_descriptor_rejects_keeps_its_own_hits_only() {
              - {{key: slot, rate_limit: {{in_flight: 0}}}}\n"
         ));
         for (i, key) in ["rate", "slot"].into_iter().enumerate() {
-            let tenant = format!("{i}");
-            let answer = service.decide(&[(&[("tenant", &tenant)], Some(1)), (&[(key, "x")], Some(1))], 0);
-            assert_eq!((answer.code, answer.name), (Code::OverLimit, None));
-            assert_eq!(service.left(&tenant, 0), left, "{scope}{key}");
+            for is_first in [true, false] {
+                let tenant = format!("{i}{is_first}");
+                let begins = [("tenant", &*tenant)];
+                let other = [(key, "x")];
+                let mut parts: [Parts<'_>; 2] = [(&begins, Some(1)), (&other, Some(1))];
+                if !is_first {
+                    parts.reverse();
+                }
+                let answer = service.decide(&parts, 0);
+                assert_eq!((answer.code, answer.name), (Code::OverLimit, None));
+                assert_eq!(service.left(&tenant, 0), left, "{scope}{key} {is_first}");
+            }
         }
-        assert_eq!(service.metric("in_flight"), 0);
+        assert_eq!(service.metric("in_flight") + service.metric("in_flight_unknown_total"), 0);
         // a cost counts, whatever becomes of the rest
         let name = service.begin("c", 0, 0);
         let both = service.decide(&[(&[("in_flight", &name)], Some(300)), (&[("rate", "x")], Some(1))], 1);
         assert_eq!((both.code, service.left("c", 1)), (Code::OverLimit, 700));
+    }
+}
+
+/// Envoy sends an end and a cost in either order.
+#[test]
+fn an_end_and_a_cost_in_one_message_settle_in_any_order() {
+    let service = Service::new("requests: 1000, per: 365d, reserve: 100");
+    for (i, costs) in [[None, Some(40)], [Some(40), None]].into_iter().enumerate() {
+        let tenant = i.to_string();
+        let name = service.begin(&tenant, 0, 0);
+        let whole = [("in_flight", &*name)];
+        service.decide(&costs.map(|cost| (&whole[..], cost)), 1);
+        assert_eq!(service.left(&tenant, 1), 960);
+        assert_eq!(service.metric("reserve_unmatched_total"), 0);
     }
 }
 

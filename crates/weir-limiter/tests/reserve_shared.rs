@@ -133,3 +133,32 @@ async fn what_is_reserved_at_one_instance_is_corrected_at_another() {
         is_left(400, "after an outage").await;
     }
 }
+
+/// Also if the request runs for longer than a lease may.
+#[tokio::test(start_paused = true)]
+async fn what_is_not_used_goes_back_to_a_bucket() {
+    for mode in ["strict", "lease", "interval", "auto"] {
+        let rule = format!(
+            "requests: 1000, per: 365d, algorithm: token_bucket, reserve: 300, give_up_after: 20s, coordination: {mode}"
+        );
+        let (_, instances) = fleet(&rule).await;
+        let [one, two] = &instances[..] else { panic!() };
+        let begun = [one.begin().await, one.begin().await];
+        one.begin().await;
+        sleep(Duration::from_secs(10)).await;
+        two.end(&begun[0], Some(100)).await;
+        one.end(&begun[1], None).await;
+        // an instance asks after as long without news
+        sleep(Duration::from_secs(31)).await;
+        for _ in 0..3 {
+            // the last one is given up
+            one.end(&begun[1], None).await;
+            two.end(&begun[1], None).await;
+            let _ = (one.left().await, two.left().await);
+            quiet().await;
+        }
+        let left = [one.left().await, two.left().await];
+        let leased = if mode == "strict" { 0 } else { 30 };
+        assert!(left.iter().all(|left| (900 - leased..=900).contains(left)), "{mode}: {left:?}");
+    }
+}

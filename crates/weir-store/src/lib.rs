@@ -113,9 +113,8 @@ pub trait Store: Send + Sync + 'static {
         now: Timestamp,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Takes a place in each counter of `places` that has room, in their order, up to the first without room that
-    /// [rejects](PlaceRequest::rejects) the request; counters after that are only looked at. `serial` becomes a part of
-    /// the name. Returns one decision for each.
+    /// Takes a place in each counter of `places` that has room. `serial` becomes a part of the name. Returns one decision
+    /// for each; a request that is rejected then [frees](Self::end_places) what it has.
     ///
     /// # Errors
     ///
@@ -246,8 +245,6 @@ pub struct PlaceRequest<'a> {
     pub check: &'a PlaceCheck<'a>,
     /// Where the store counts what becomes of places.
     pub stats: &'a Arc<PlaceStats>,
-    /// Whether the request is rejected without this place.
-    pub rejects: bool,
     /// The hits that the request has reserved, which its end returns. A place that is
     /// [not limited](weir_limit::InFlight::UNLIMITED) remembers them, and the caller does not wait for a store that is
     /// elsewhere.

@@ -373,7 +373,8 @@ pub(super) fn all_ended(tiers: &[Tier], at: Timestamp, now: Timestamp) -> bool {
 
 /// Whether it is too late to return hits that were granted at `at`, to be used until `until`: others may have taken the
 /// inflow, so that a bucket would exceed its burst. An instance that `is_alone`, whose estimate of a bucket is exact,
-/// still has to return those of fixed windows beside it.
+/// still has to return those of fixed windows beside it. Hits that were for use at once are no lease: what a request has
+/// reserved for its cost goes back to a bucket whenever the cost is known.
 pub(super) fn has_flowed_back(
     tiers: &[Tier],
     is_alone: bool,
@@ -381,7 +382,8 @@ pub(super) fn has_flowed_back(
     until: Timestamp,
     now: Timestamp,
 ) -> bool {
-    has_bucket(tiers) && now >= at.after(hold(tiers, false)).max(until) && !(is_alone && is_mixed(tiers))
+    let is_late = until > at && now >= at.after(hold(tiers, false)).max(until);
+    has_bucket(tiers) && is_late && !(is_alone && is_mixed(tiers))
 }
 
 /// `hits` must be the last that were counted. Windows that have begun since `at` stay.

@@ -719,8 +719,10 @@ impl<R: Remote> Coordinated<R> {
             let counter = self.places.counter(one.check, one.limit, one.stats);
             // a check beside a start, too
             let takes = |other: &PlaceAsked<'_>| other.takes && other.check.key == one.check.key;
-            let name = asked.iter().any(takes).then_some(name);
-            let reserved = one.reserved;
+            let name = asked.iter().any(&takes).then_some(name);
+            // which remembers what all of them have reserved
+            let all = asked.iter().filter(|other| takes(other));
+            let reserved = all.fold(Hits(0), |all, other| all.plus(other.reserved));
             (one, HeldPlace { places: &self.places, counter, name, reserved, state: HeldState::Nothing })
         });
         let mut held: SmallVec<[(&PlaceAsked<'_>, HeldPlace<'_, R>); 2]> = held.collect();

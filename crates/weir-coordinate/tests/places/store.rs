@@ -49,9 +49,8 @@ async fn a_request_has_one_name_here_and_in_the_store() {
         PlaceCheck { ask: PlaceAsk::Take, ..check }
     });
     let stats = [stats(), stats()];
-    let requests: Vec<PlaceRequest<'_>> = (0..2)
-        .map(|i| PlaceRequest { check: &checks[i], stats: &stats[i], rejects: true, reserved: Hits(0) })
-        .collect();
+    let requests: Vec<PlaceRequest<'_>> =
+        (0..2).map(|i| PlaceRequest { check: &checks[i], stats: &stats[i], reserved: Hits(0) }).collect();
     let take = async |serial| -> TakenPlaces {
         store
             .take_places(&requests, serial, clock.now(), TakeOptions::default())
@@ -102,7 +101,7 @@ async fn what_is_reserved_is_returned_to_one_who_waits_or_asks() {
             PlaceCheck { ask: PlaceAsk::Take, ..rules.place("d", &entries).expect("a rule has places") };
         let stats = &stats();
         let take = async |serial, reserved| {
-            let request = PlaceRequest { check: &check, stats, rejects: true, reserved: Hits(reserved) };
+            let request = PlaceRequest { check: &check, stats, reserved: Hits(reserved) };
             let taken = store.take_places(&[request], serial, clock.now(), TakeOptions::default()).await;
             let taken = taken.expect("it keeps places");
             assert!(!taken.decisions[0].over && !taken.name.is_without_store());

@@ -306,7 +306,7 @@ impl<S: Store> Limiter<S> {
         now: Timestamp,
     ) -> Result<(PlaceName, PlaceDecision), StoreError> {
         let stats = loaded.places(check);
-        let request = PlaceRequest { check, stats, rejects: true, reserved: Hits(0) };
+        let request = PlaceRequest { check, stats, reserved: Hits(0) };
         let options = TakeOptions { takes_names: true, ..TakeOptions::default() };
         let taken = self.store.take_places(&[request], self.serials.next(), now, options).await?;
         Ok((taken.name, taken.decisions[0]))

@@ -346,19 +346,17 @@ impl<N: Notes> MemoryStore<N> {
     pub fn take_places_now(&self, places: &[PlaceRequest<'_>], serial: u64, now: Timestamp) -> TakenPlaces {
         let name = PlaceName::new(now, serial, false);
         let mut decisions = SmallVec::new();
-        let mut is_rejected = false;
-        for PlaceRequest { check, stats, rejects, reserved } in places {
+        for PlaceRequest { check, stats, reserved } in places {
             let (key, limit) = (check.key, check.limit);
             let Asked { is_taken, before } = match check.ask {
-                PlaceAsk::Take if !is_rejected => self.places.take(key, (name, *reserved), limit, stats, now),
-                PlaceAsk::Take | PlaceAsk::Look => {
+                PlaceAsk::Take => self.places.take(key, (name, *reserved), limit, stats, now),
+                PlaceAsk::Look => {
                     let before = self.places.look(key, limit.give_up_after, now);
                     Asked { is_taken: before < limit.most as usize, before }
                 }
                 PlaceAsk::Nothing | PlaceAsk::Close => Asked { is_taken: true, before: 0 },
             };
             self.bound(key, now);
-            is_rejected |= *rejects && !is_taken;
             let before = u32::try_from(before).unwrap_or(u32::MAX);
             decisions.push(PlaceDecision { over: !is_taken, before, basis: Basis::Counters });
         }
