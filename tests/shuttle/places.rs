@@ -100,7 +100,7 @@ async fn explore(most: u32) {
     sleep(Duration::from_secs(2)).await;
     tokio::time::slow_down();
     sleep(Duration::from_secs(2)).await;
-    assert_eq!(fleet.places(), [], "all have ended");
+    assert!(fleet.places().is_empty(), "all have ended");
     for instance in &instances {
         books.give_back(instance.given_up());
     }
@@ -114,7 +114,11 @@ async fn explore(most: u32) {
         let taken = instance.take(100 + number as u64).await;
         assert!(!taken.decisions[0].over);
         let returned = instance.close(Some(taken.name)).await;
-        assert_eq!(returned.map(|returned| returned.hits.0), Some(RESERVED[number]));
+        // what comes too late for that is given up
+        sleep(Duration::from_secs(1)).await;
+        let returned: Vec<u64> =
+            returned.into_iter().chain(instance.given_up()).map(|returned| returned.hits.0).collect();
+        assert_eq!(returned, [RESERVED[number]]);
     }
 }
 
