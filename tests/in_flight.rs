@@ -708,6 +708,22 @@ async fn a_call_whose_reset_crosses_the_answer_keeps_nothing() {
 }
 
 #[tokio::test]
+async fn a_cost_counts_although_its_call_is_reset() {
+    let mut weir = Weir::start(RULES).await;
+    let mut writer = FrameWriter::connect(&weir).await;
+    let tokens = || descriptor([("tokens", "x")]);
+    let names = [begin(&mut weir, [hits(0, tokens())]).await, begin(&mut weir, [hits(0, tokens())]).await];
+    let [named, _] = names.map(|name| name.expect("room"));
+    for (stream, cost) in [(1, descriptor([("in_flight", &*named)])), (3, tokens())] {
+        writer.send(FrameWriter::call(stream, &request("shop", [hits(300, cost)]))).await;
+        writer.send(FrameWriter::reset(stream)).await;
+    }
+    drop(writer);
+    let check = descriptor([("tokens", "x"), ("in_flight", "check")]);
+    assert_eq!(gist(&weir.decide(request("shop", [check])).await), (Ok, vec![(Ok, 400)]));
+}
+
+#[tokio::test]
 async fn a_caller_of_acquire_that_leaves_keeps_nothing() {
     let weir = Weir::start(RULES).await;
     let mut writer = FrameWriter::connect(&weir).await;

@@ -135,7 +135,7 @@ impl<S: Store> Limiter<S> {
     ) -> Pin<Box<dyn Future<Output = Result<(), LimitError>> + Send>> {
         let limiter = Arc::clone(self);
         let mut end = Box::pin(async move {
-            let entries = std::iter::once(Entry { key: IN_FLIGHT, value: &*name }).collect();
+            let entries = std::iter::once(Entry { key: IN_FLIGHT, value: &name }).collect();
             let descriptor = Descriptor { entries, hits: cost.map(|cost| cost.0), ..Descriptor::default() };
             let descriptors = std::iter::once(descriptor).collect();
             limiter.decide(&Request { domain: &domain, descriptors, hits: 0 }, now, |_| ()).await

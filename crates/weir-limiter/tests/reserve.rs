@@ -622,3 +622,65 @@ fn what_counts_is_what_was_used_and_what_is_reserved() {
         }
     }
 }
+
+/// A million ends of names that nobody gave, and as many of names that were given once; entries and hits beyond all sense.
+#[test]
+fn what_callers_make_up_is_bounded() {
+    for limit in ["reserve: auto", "tiers: [{in_flight: 100000}, {requests: 1000, per: 365d}], reserve: auto"]
+    {
+        let tier = if limit.starts_with("reserve") { "requests: 1000, per: 365d, " } else { "" };
+        let service = Service::new(&format!("{tier}{limit}"));
+        let held = service.begin("a", 0, 0);
+        let place = RequestName::read(&held).expect("a name").place;
+        let entries = [Entry { key: "tenant", value: "a" }];
+        for i in 1..=1_000_000 / 64 / 2 {
+            let other = PlaceName::new(place.start(), place.serial() + i, false);
+            service.end(&RequestName::write(other, [&entries[..]; 64]), None, 1);
+            if i == 1 {
+                assert_eq!((service.metric("in_flight"), service.left("a", 1)), (1, 990), "{limit}");
+            }
+            service.end(&RequestName::write(place, [&entries[..]; 64]), None, 1);
+        }
+        assert_eq!((service.metric("in_flight"), service.left("a", 1)), (0, 1_000), "{limit}");
+        // the most that fits into a message, below zero and above
+        let long = "x".repeat(4_096);
+        for tenant in ["a", &long] {
+            service.decide(&[(&[("tenant", tenant)], Some(i64::MIN))], 2);
+            service.decide(&[(&[("tenant", tenant), ("in_flight", &long)], Some(i64::MIN))], 2);
+            assert_eq!(service.left(tenant, 2), 1_000, "{limit}");
+            let name = service.begin(tenant, 0, 3);
+            service.end(&name, Some(i64::MIN), 4);
+            assert_eq!((service.metric("in_flight"), service.left(tenant, 4)), (0, 1_000), "{limit}");
+            service.end(&name, Some(i64::MAX), 5);
+            service.decide(&[(&[("tenant", tenant)], Some(i64::MAX))], 5);
+            assert_eq!((service.left(tenant, 5), service.is_admitted(tenant, 0, 5)), (0, false), "{limit}");
+        }
+    }
+}
+
+/// Places beyond the bound of the table, eight for the room of a counter, are given up, and what they have reserved comes back.
+#[test]
+fn a_hundred_thousand_requests_are_bounded() {
+    for limit in
+        ["requests: 1000000, per: 365d", "tiers: [{in_flight: 100000}, {requests: 1000000, per: 365d}]"]
+    {
+        for (counters, places) in [(100_000, 100_000), (1_000, 4_000)] {
+            let mut service = Service::new("reserve: 1, requests: 1, per: 1d");
+            let settings = DecisionSettings::default();
+            service.limiter = Limiter::new(MemoryStore::new(counters), Arc::clone(&service.stats), settings);
+            service.load(&format!(
+                "domain: llm\ndescriptors:\n- {{key: tenant, rate_limit: {{{limit}, reserve: 1}}}}\n"
+            ));
+            let unknown = service.begin("a", 0, 0);
+            service.end(&unknown, None, 0);
+            for i in 0..99_999 {
+                service.begin("a", 0, i / 1_000);
+            }
+            let held = service.metric("in_flight");
+            assert!((places - 100..=places).contains(&held), "{limit}: {held} of {places}");
+            // any end asks for what was given up
+            service.end(&unknown, None, 100);
+            assert_eq!(u64::from(service.left("a", 100)), 1_000_000 - held, "{limit}");
+        }
+    }
+}
