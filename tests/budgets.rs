@@ -3,6 +3,7 @@
 
 use std::{fmt::Write as _, fs};
 
+use futures_util::future::join_all;
 use prost_types::value::Kind;
 use tempfile::TempDir;
 use tonic::transport::Channel;
@@ -101,13 +102,13 @@ impl Weirs {
 
     /// Reports a cost far above the rest of every budget.
     async fn lose_nothing(&self, spellings: &[(&str, &str)], modes: &[&str], is_named: bool) {
+        let mut budgets = Vec::new();
         for domain in DOMAINS {
             for (spelling, _) in spellings {
-                for mode in modes {
-                    self.budget(domain, spelling, mode).ends_with_a_cost(spelling, is_named).await;
-                }
+                budgets.extend(modes.iter().map(|mode| (spelling, self.budget(domain, spelling, mode))));
             }
         }
+        join_all(budgets.iter().map(|(spelling, budget)| budget.ends_with_a_cost(spelling, is_named))).await;
     }
 }
 
@@ -155,11 +156,11 @@ impl Budget<'_> {
         }
     }
 
-    /// Reports the cost of the request `name`, or ends it without one.
+    /// Reports the cost of the request `name` to another instance, if it knows of it, or ends it without one.
     async fn end(&self, name: &str, cost: Option<u64>) -> Code {
         let entry = descriptor([("in_flight", name)]);
         let entry = if let Some(cost) = cost { hits(cost, entry) } else { entry };
-        let mut client = self.weirs.clients[0].clone();
+        let mut client = self.weirs.clients[self.instances() - 1].clone();
         let response = client.should_rate_limit(request(self.domain, [entry])).await;
         response.expect("a response").into_inner().overall_code()
     }
@@ -171,27 +172,34 @@ impl Budget<'_> {
 
     async fn ends_with_a_cost(&self, spelling: &str, is_named: bool) {
         let what = format!("{} of {}", self.key, self.domain);
+        let limit = if self.mode == "split" { LIMIT / 2 } else { LIMIT };
+        // a bucket owes one burst at most, so what is given back after that is forgiven, too
+        let owes_all = !matches!(spelling, "bucket" | "steps");
+        let cost = if is_named && !owes_all { limit * 3 / 2 } else { COST };
         if is_named {
             let (first, second) = (self.begin(1).await, self.begin(0).await);
-            for (name, cost) in [(&second, None), (&first, Some(COST))] {
+            for (name, cost) in [(&second, None), (&first, Some(cost))] {
                 assert_eq!(self.end(name, cost).await, Code::Ok, "{what}");
             }
         } else {
             assert!(self.count(0, 1).await && self.count(0, 0).await, "{what}: a request begins");
+            assert!(self.count(0, 2).await, "{what}: a cost");
             // a cost counts whatever becomes of the request's other descriptors
-            let cost = i64::try_from(COST).expect("few");
-            let response = self.send(0, [(cost, &self.key), (1, "other")]).await;
+            let response = self.send(0, [(cost.cast_signed(), &self.key), (1, "other")]).await;
             assert_eq!(response.overall_code(), Code::OverLimit, "{what}");
         }
         for instance in 0..self.instances() {
-            until(&format!("{what} is used up at {instance}"), async || !self.count(instance, 0).await).await;
+            until(&format!("{what} is used up at {instance}"), async || self.left(instance).await == 0).await;
             for _ in 0..3 {
                 assert!(!self.count(instance, 1).await && !self.count(instance, 0).await, "{what}");
             }
         }
-        // all of it counted, and no rejected request; a bucket owes one burst at most
-        let limit = if self.mode == "split" { LIMIT / 2 } else { LIMIT };
-        let counted = if matches!(spelling, "bucket" | "steps") { 2 * limit } else { COST + 1 };
+        // all of it counted, and no rejected request
+        let counted = match is_named {
+            true => cost + 1,
+            false if owes_all => cost + 3,
+            false => 2 * limit,
+        };
         let back = i64::try_from(counted - limit).expect("few");
         self.count(0, -back).await;
         for instance in 0..self.instances() {
@@ -207,12 +215,11 @@ impl Budget<'_> {
         }
     }
 
-    /// Reserves hits, and replaces them by a cost in one request, until no reservation fits. Returns the costs.
-    async fn use_up(self, instance: usize) -> u64 {
-        let (reserved, cost) = (10, 7);
+    /// Takes hits, and replaces them by a cost in one request, until no more fit. Returns the costs.
+    async fn use_up(self, taken: i64) -> u64 {
         let mut used = 0;
-        while self.count(instance, reserved).await {
-            self.send(instance, [(-reserved, &self.key), (cost, &self.key)]).await;
+        while self.count(0, taken).await {
+            self.send(0, [(-taken, &self.key), (7, &self.key)]).await;
             used += 7;
         }
         used
@@ -244,8 +251,10 @@ async fn a_cost_above_what_was_reserved_ends_the_budget_in_memory_and_on_disk() 
     let stops = [("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true")];
     for reserve in [", reserve: 20", ", reserve: auto"] {
         for variables in [&[][..], &stops] {
-            for (weirs, _data) in in_memory_and_on_disk(reserve, variables).await {
-                weirs.lose_nothing(&SPELLINGS, &MODES, true).await;
+            for is_named in [true, false] {
+                for (weirs, _data) in in_memory_and_on_disk(reserve, variables).await {
+                    weirs.lose_nothing(&SPELLINGS, &MODES, is_named).await;
+                }
             }
         }
     }
@@ -260,15 +269,23 @@ async fn a_cost_above_the_rest_ends_the_budget_where_a_rejected_request_counts_n
 }
 
 #[tokio::test]
-async fn a_cost_above_the_rest_ends_the_budget_in_redis() {
+async fn a_cost_above_the_rest_and_what_was_reserved_ends_the_budget_in_redis() {
     let server = redis_server::Server::start();
     let address = redis(&server);
     let variables =
         [("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", &*address), ("LOCAL_CACHE_SIZE_IN_BYTES", "1000000")];
-    for variables in [&variables[..2], &variables] {
+    let (plain, cached) = (&variables[..2], &variables[..]);
+    for (reserve, is_named, variables) in [
+        (", reserve: 0", false, plain),
+        (", reserve: 0", false, cached),
+        (", reserve: 20", true, plain),
+        (", reserve: 20", false, cached),
+        (", reserve: auto", true, cached),
+        (", reserve: auto", false, plain),
+    ] {
         server.send::<()>(&["FLUSHALL"]);
-        let weirs = Weirs::start(2, rules(&SPELLINGS, ", reserve: 0"), variables).await;
-        weirs.lose_nothing(&SPELLINGS, &MODES, false).await;
+        let weirs = Weirs::start(2, rules(&SPELLINGS, reserve), variables).await;
+        weirs.lose_nothing(&SPELLINGS, &MODES, is_named).await;
     }
 }
 
@@ -282,21 +299,24 @@ async fn a_cost_above_the_rest_ends_the_budget_in_memcached() {
     weirs.lose_nothing(windows, &MODES, false).await;
 }
 
-/// With `reserve: 0` and without.
+/// Hits that callers reserve themselves, and hits that a rule reserves beside theirs.
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_that_give_back_and_count_in_one_request_never_exceed_the_limit() {
     let server = redis_server::Server::start();
     let address = redis(&server);
     let shared = [("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", &*address)];
     for (variables, modes) in [(&[][..], &["auto"][..]), (&shared, &["strict", "lease"])] {
-        let weirs = Weirs::start(1, rules(&SPELLINGS, ""), variables).await;
-        for mode in modes {
-            for (spelling, _) in SPELLINGS.iter().skip(1) {
-                let budget = weirs.budget("each", spelling, mode);
-                let callers: Vec<_> = (0..16).map(|_| budget.clone().use_up(0)).collect();
-                let used: u64 = futures_util::future::join_all(callers).await.into_iter().sum();
-                assert!((LIMIT - 16..=LIMIT).contains(&used), "{spelling}, {mode}: {used}");
+        for (reserve, taken, least) in [("", 10, LIMIT - 16), (", reserve: 20", 1, LIMIT - 20)] {
+            let weirs = Weirs::start(1, rules(&SPELLINGS, reserve), variables).await;
+            for mode in modes {
+                for (spelling, _) in SPELLINGS.iter().skip(1) {
+                    let budget = weirs.budget("each", spelling, mode);
+                    let callers: Vec<_> = (0..16).map(|_| budget.clone().use_up(taken)).collect();
+                    let used: u64 = join_all(callers).await.into_iter().sum();
+                    assert!((least..=LIMIT).contains(&used), "{spelling}, {mode}{reserve}: {used}");
+                }
             }
+            server.send::<()>(&["FLUSHALL"]);
         }
     }
 }

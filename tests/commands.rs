@@ -316,10 +316,17 @@ fn a_limit_on_requests_in_flight_is_explained() {
         let (_, output) = explained_with(rules, "d", &[&[("user", "acme")]], of(instances));
         assert_eq!(output.contains(nobody), is_told, "{output}");
     }
-    for entries in [&[("in_flight", "x")][..], &[("user", "acme"), ("in_flight", "x")]] {
-        let ends = explained(entries);
-        assert!(ends.contains("names a running request: ") && !ends.contains("rule d."), "{ends}");
+    for (value, what) in [
+        ("AYKmC8wAAAAAAAAB.AQR1c2VyBGFjbWU", "names a running request: "),
+        ("x", "no request has such a name: nothing ends"),
+    ] {
+        for entries in [&[("in_flight", value)][..], &[("user", "acme"), ("in_flight", value)]] {
+            let ends = explained(entries);
+            assert!(ends.contains(what) && !ends.contains("rule d."), "{ends}");
+        }
     }
+    let check = explained(&[("user", "acme"), ("in_flight", "check")]);
+    assert!(check.ends_with("  a check: counts and holds nothing\n"), "{check}");
 }
 
 #[test]

@@ -99,6 +99,7 @@ Examples:
   weir call --domain shop hello=world
   weir call --domain shop tenant=acme path=/v1/orders --and hello=world
   weir call --domain shop --hits 0 hello=world              check without counting
+  weir call --domain llm --name NAME --hits 1400            end the request NAME, which has cost 1400
   weir call --domain shop --limit 10/minute user=bob        apply this limit
   weir call --address unix:/run/weir.sock --domain shop --json hello=world";
 

@@ -7,7 +7,7 @@ use prost_reflect::{DescriptorPool, DynamicMessage};
 use prost_types::value::Kind;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::transport::Channel;
-use weir_limit::Unit;
+use weir_limit::{CHECK, IN_FLIGHT, RequestName, Unit};
 use weir_net::{
     grpc_client::{Address, StreamTls, connect},
     tls::{ALPN_H2, ClientTls, ClientTlsNames},
@@ -42,6 +42,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The arguments of `weir call`.
 #[derive(Args, Clone, Debug)]
+#[command(mut_arg("entries", |entries| entries.required(false).required_unless_present("name")))]
 pub struct Call {
     /// Address of the server: HOST:PORT, https://HOST:PORT or unix:PATH
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
@@ -52,6 +53,9 @@ pub struct Call {
     /// The descriptors of the request.
     #[command(flatten)]
     pub descriptors: Descriptors,
+    /// End the request with this name, which `weir call` has printed; with --hits, N is its cost
+    #[arg(long, value_name = "NAME", value_parser = parse_name, conflicts_with_all = ["refund", "limit"])]
+    pub name: Option<String>,
     /// Hits of each descriptor; 0 checks without counting
     #[arg(long, value_name = "N")]
     pub hits: Option<u64>,
@@ -99,11 +103,14 @@ pub enum CallOutcome {
 
 /// Sends the request of `call`, and prints the reply to `out`.
 pub async fn call(call: &Call, out: &mut impl Write) -> CommandResult<CallOutcome> {
-    let request = call.request();
+    let mut request = call.request();
     let (target, tls) = (target(&call.address)?, call.tls.of(&call.address)?);
     let channel = connect(&target, tls.as_ref(), CONNECT_TIMEOUT)
         .await
         .map_err(failed(format!("cannot reach {}", call.address)))?;
+    if call.hits == Some(0) && call.name.is_none() {
+        make_checks(channel.clone(), &mut request).await;
+    }
     let reply = send(channel.clone(), request.clone()).await?;
     // an unlimited rule is a limit, too: somebody wrote it
     let has_limit =
@@ -146,12 +153,8 @@ async fn explain(
 ) -> io::Result<()> {
     let mut client = LimiterClient::new(channel);
     for descriptor in descriptors {
-        let entry =
-            |entry: &Entry| acquire_request::Entry { key: entry.key.clone(), value: entry.value.clone() };
-        let entries = descriptor.entries.iter().map(entry).collect();
-        let request = AcquireRequest { domain: domain.to_owned(), entries, ..AcquireRequest::default() };
-        let Ok(reply) = client.explain(request).await else { return Ok(()) };
-        let ExplainResponse { unknown_domain, unknown_key, did_you_mean } = reply.into_inner();
+        let Ok(reply) = client.explain(question(domain, descriptor)).await else { return Ok(()) };
+        let ExplainResponse { unknown_domain, unknown_key, did_you_mean, .. } = reply.into_inner();
         let meant =
             if did_you_mean.is_empty() { String::new() } else { format!("; did you mean `{did_you_mean}`?") };
         if unknown_domain {
@@ -166,6 +169,25 @@ async fn explain(
         }
     }
     Ok(())
+}
+
+/// Has each descriptor that would reserve hits only ask, so that nothing is held. An older server reserves nothing.
+async fn make_checks(channel: Channel, request: &mut RateLimitRequest) {
+    let mut client = LimiterClient::new(channel);
+    for descriptor in &mut request.descriptors {
+        let is_of_request = descriptor.entries.last().is_some_and(|last| last.key == IN_FLIGHT);
+        let Ok(reply) = client.explain(question(&request.domain, descriptor)).await else { return };
+        if reply.into_inner().reserves && !is_of_request {
+            descriptor.entries.push(Entry { key: IN_FLIGHT.to_owned(), value: CHECK.to_owned() });
+        }
+    }
+}
+
+/// Asks about the rule of `descriptor`.
+fn question(domain: &str, descriptor: &RateLimitDescriptor) -> AcquireRequest {
+    let entry = |entry: &Entry| acquire_request::Entry { key: entry.key.clone(), value: entry.value.clone() };
+    let entries = descriptor.entries.iter().map(entry).collect();
+    AcquireRequest { domain: domain.to_owned(), entries, ..AcquireRequest::default() }
 }
 
 fn target(address: &str) -> CommandResult<Address> {
@@ -216,9 +238,16 @@ impl Call {
             descriptor.hits_addend = self.hits;
             descriptor.is_negative_hits = self.refund;
             descriptor.limit = self.limit;
+            let name = self.name.iter().map(|name| Entry { key: IN_FLIGHT.to_owned(), value: name.clone() });
+            descriptor.entries.extend(name);
         }
         RateLimitRequest { domain: self.domain.clone(), descriptors, hits_addend: 0 }
     }
+}
+
+fn parse_name(text: &str) -> Result<String, &'static str> {
+    let name = RequestName::read(text).map(|_| text.to_owned());
+    name.ok_or("write the name of an admitted request, which `weir call` prints, and --json as `in_flight`")
 }
 
 fn parse_limit(text: &str) -> Result<RateLimitOverride, String> {
@@ -250,6 +279,7 @@ fn print(request: &RateLimitRequest, reply: &RateLimitResponse, out: &mut impl W
         write!(out, "  {}: {}", escaped(&entries.join(" ")), status.code().as_str_name())?;
         match &status.current_limit {
             None if status.limit_remaining == u32::MAX => write!(out, ", unlimited")?,
+            None if descriptor.entries.last().is_some_and(|last| last.key == IN_FLIGHT) => {}
             None => write!(out, ", no limit")?,
             Some(limit) => {
                 let remaining = status.limit_remaining;
@@ -271,7 +301,7 @@ fn print(request: &RateLimitRequest, reply: &RateLimitResponse, out: &mut impl W
         writeln!(out, "  in flight: {left} more may begin")?;
     }
     if let Some(Kind::StringValue(name)) = in_flight(reply, "in_flight") {
-        writeln!(out, "  it holds what it has taken until it ends: weir call … in_flight={}", escaped(name))?;
+        writeln!(out, "  it holds what it has taken until it ends: weir call … --name {}", escaped(name))?;
     }
     for header in &reply.response_headers_to_add {
         write_line!(out, "  header {}: {}", header.key, header.value)?;

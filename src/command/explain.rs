@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use weir_config::{ConfigErrors, Loaded, RuleDescription};
 use weir_limit::{
     Candidate, CompiledRule, Descriptor, DescriptorMatch, Entry, Explanation, Fit, KeyHasher, Lookup,
-    Matched, Outcome, OverLimitPolicy, PassedOver, Request, RuleSet, Scope, SharedCounts, Step,
+    Matched, Outcome, OverLimitPolicy, PassedOver, Request, RequestName, RuleSet, Scope, SharedCounts, Step,
     share::{Anonymous, OTHER},
 };
 use weir_limiter::did_you_mean;
@@ -67,11 +67,19 @@ pub fn explain(
         }
         writeln!(out)?;
         if matches!(matched.matches[i], DescriptorMatch::Running) {
-            let what = if entries.len() == 1 { "all of it ends" } else { "its place of the rule above ends" };
-            writeln!(out, "names a running request: {what}, whatever the hits, and the answer is OK")?;
+            let last = entries.last().map(|entry| entry.value).unwrap_or_default();
+            let what = match entries.len() {
+                _ if RequestName::read(last).is_none() => "no request has such a name: nothing ends",
+                1 => "names a running request: all of it ends",
+                _ => "names a running request: its place of the rule above ends",
+            };
+            writeln!(out, "{what}, whatever the hits, and the answer is OK")?;
         } else if let Outcome::Rule(compiled) = explanation.outcome {
             let description = RuleDescription { compiled, scope, shared: request.shared };
             description.lines().iter().try_for_each(|line| write_line!(out, "{line}"))?;
+            if entries.len() > compiled.levels.len() {
+                writeln!(out, "  a check: counts and holds nothing")?;
+            }
             write_pool(request.domain, compiled, &explanation.steps, out)?;
             if let Some((number, by)) = replacing(&rules, &asked, compiled)
                 && matches!(matched.matches[i], DescriptorMatch::NoLimit)

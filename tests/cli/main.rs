@@ -74,6 +74,57 @@ fn call_prints_the_reply_and_exits_with_its_code() {
 }
 
 #[test]
+fn call_begins_and_ends_a_request_by_its_name() {
+    let dir = rules(
+        "domain: shop\ndescriptors:\n- {key: tenant, rate_limit: {requests: 1000, per: 365d, reserve: 100}}\n\
+         - {key: user, rate_limit: {in_flight: 1}}\n- {key: hello, rate_limit: {requests: 2, per: 365d}}\n",
+    );
+    let weir = Serving::start(path(&dir), &[]);
+    let call = |arguments: &[&str]| {
+        let all = [&["call", "--address", weir.address("grpc"), "--domain", "shop"], arguments].concat();
+        let output = run(&all, &[]);
+        (output.status.code(), format!("{}{}", stdout(&output), stderr(&output)))
+    };
+    let name_of = |text: &str| {
+        let name = text.split_once(" --name ").and_then(|(_, rest)| rest.lines().next());
+        name.unwrap_or_else(|| panic!("a name: {text}")).to_owned()
+    };
+    // a check holds nothing
+    for _ in 0..2 {
+        let (_, check) = call(&["--hits", "0", "tenant=a", "--and", "user=a", "--and", "hello=world"]);
+        for line in [
+            "tenant=a in_flight=check: OK, 1000 of 1000 left",
+            "user=a: OK",
+            "hello=world: OK, 2 of 2 left",
+            "in flight: 1 more may begin",
+        ] {
+            assert!(check.contains(line), "{line}: {check}");
+        }
+        assert!(!check.contains("--name"), "{check}");
+    }
+    let left = || call(&["--hits", "0", "tenant=a"]).1;
+    let names = [(); 2].map(|()| name_of(&call(&["tenant=a"]).1));
+    assert!(left().contains(" 798 of 1000 left"), "{}", left());
+    let (code, settled) = call(&["--name", &names[0], "--hits", "300"]);
+    assert_eq!((code, settled), (Some(0), format!("OK\n  in_flight={}: OK\n", names[0])));
+    call(&["--name", &names[1], "tenant=a"]);
+    assert!(left().contains(" 698 of 1000 left"), "{}", left());
+    // a place
+    let name = name_of(&call(&["user=a"]).1);
+    assert_eq!(call(&["user=a"]).0, Some(2));
+    call(&["--name", &name]);
+    assert_eq!(call(&["user=a"]).0, Some(0));
+    for (arguments, error) in [
+        (&["--name", "check"][..], "write the name of an admitted request"),
+        (&["--name", &name, "--refund"], "cannot be used with"),
+        (&[], "required"),
+    ] {
+        let (code, text) = call(arguments);
+        assert!(code == Some(1) && text.contains(error), "{text}");
+    }
+}
+
+#[test]
 fn call_says_that_a_domain_does_not_exist() {
     let dir = rules(RULES);
     let weir = Serving::start(path(&dir), &[]);

@@ -29,11 +29,12 @@ struct Monitored {
     folder: TempDir,
 }
 
-/// A pool, and a limit in the shadow of another, whose metrics the rules of `config/` do not have.
+/// A pool, a limit in the shadow of another, and a budget, whose metrics the rules of `config/` do not have.
 const MORE_RULES: &str = "domain: more
 descriptors:
 - {key: client, rate_limit: {requests: 20, per: 1s, share: {}}}
 - {key: lowered, rate_limit: {requests: 100, per: 1s, shadow: {requests: 5, per: 1s}}}
+- {key: tokens, rate_limit: {requests: 1000000, per: 1s, reserve: auto, give_up_after: 1s, coordination: local}}
 ";
 
 /// A store: its program with the arguments before the path of its socket, the variable of weir that names it, and the
@@ -102,6 +103,7 @@ fn load(weir: SocketAddr, done: &AtomicBool) {
         decide(weir, "shop", &[("tenant", "acme"), ("path", "/v1/cart"), ("method", "GET")]);
         decide(weir, "more", &[("client", "a")]);
         decide(weir, "more", &[("lowered", "a")]);
+        decide(weir, "more", &[("tokens", "a")]);
         decide(weir, "nowhere", &[("a", "b")]);
         decide(weir, "", &[("a", "b")]);
     }

@@ -221,6 +221,26 @@ async fn it_takes_the_place_of_envoy_ai_gateways_rate_limit_service() {
     }
 }
 
+/// How well budgets are kept then is in `weir-limiter`'s tests of `reserve`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn its_quotas_reserve_tokens_once_there_was_a_cost() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    fs::write(file.path(), "reserve: auto\n").expect("a file");
+    let path = file.path().to_str().expect("a path in UTF-8");
+    let mut gateway = AiGateway::start(&[("WEIR_XDS_DEFAULTS", path)]).await;
+    let premium = "rule-0-x-tier|premium-match-0";
+    let quota = [("backend_name", BACKEND), ("model_name_override", "gpt"), (premium, premium)];
+    let mut left = Vec::new();
+    // a request and its tokens; a request that reserves one token beside its hit, and its tokens; one whose tokens end it
+    for count in [1, 20, 1, 5, 1, 50, 1] {
+        left.push(gateway.ask(count, quota).await);
+    }
+    let ended = (Code::OverLimit, 0);
+    let ok = |left| (Code::Ok, left);
+    assert_eq!(left, [ok(29), ok(9), ok(7), ok(3), ok(1), ended, ended]);
+    gateway.until_counted(&format!("ai-gateway-quota_*_{premium}_*"), 78).await;
+}
+
 #[test]
 fn under_its_own_name_an_unknown_argument_is_an_error() {
     let output = crate::child::run(&["--quotaRateLimitServiceAddr=a.b"], &[]);

@@ -60,15 +60,19 @@ async fn a_file_sets_algorithms_by_domain_and_is_watched() {
 #[tokio::test]
 async fn a_cost_above_the_rest_ends_the_budget_whatever_the_defaults_are() {
     let dir = tempfile::tempdir().expect("a directory");
-    let file = dir.path().join("defaults.yaml");
-    fs::write(&file, "{algorithm: token_bucket, coordination: lease}").expect("a file");
-    let path = file.to_str().expect("a path in UTF-8");
+    let [path, reserve] =
+        ["{algorithm: token_bucket, coordination: lease}", "reserve: auto"].map(|defaults| {
+            let file = dir.path().join(defaults);
+            fs::write(&file, defaults).expect("a file");
+            file.to_str().expect("a path in UTF-8").to_owned()
+        });
     for variables in [
         &[][..],
         &[("WEIR_XDS_ALGORITHM", "sliding_window")],
-        &[("WEIR_XDS_DEFAULTS", path)],
+        &[("WEIR_XDS_DEFAULTS", &*path)],
+        &[("WEIR_XDS_DEFAULTS", &*reserve)],
         &[("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true")],
-        &[("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true"), ("WEIR_XDS_DEFAULTS", path)],
+        &[("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true"), ("WEIR_XDS_DEFAULTS", &*path)],
     ] {
         let mut control_plane = ControlPlane::start().await;
         let starting = Starting::new(&control_plane, variables);

@@ -56,8 +56,23 @@ impl Service {
     }
 
     fn load(&self, rules: &str) {
-        let loaded = weir_config::parse("llm.yaml", rules).expect("valid rules");
-        self.limiter.load(RuleSet::new(&loaded.domains, self.hasher));
+        self.load_with(rules, &RuleDefaults::default());
+    }
+
+    fn load_with(&self, rules: &str, defaults: &RuleDefaults) {
+        let mut domains = weir_config::parse("llm.yaml", rules).expect("valid rules").domains;
+        defaults.apply(&mut domains);
+        self.limiter.load(RuleSet::new(&domains, self.hasher));
+    }
+
+    /// Has rules of a control plane, which have a file of defaults with these `lines`.
+    fn of_control_plane(rules: &str, lines: &str) -> Self {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), lines).expect("a file");
+        let service = Self::of(rules);
+        let defaults = RuleDefaults::default().with_file(file.path()).expect("valid defaults");
+        service.load_with(rules, &defaults);
+        service
     }
 
     fn decide(&self, parts: &[Parts<'_>], millis: u64) -> Answer {
@@ -160,6 +175,10 @@ impl Random {
 #[derive(Clone, Copy)]
 struct Load {
     limit: &'static str,
+    /// Of the rule, whose other keys come from a control plane.
+    defaults: Option<&'static str>,
+    /// The hits with which a request begins.
+    begins: i64,
     is_named: bool,
     /// So many of 100 requests are never settled, and end only if they have a name.
     lost: u64,
@@ -189,7 +208,10 @@ fn run(load: Load) -> Use {
     const MINUTES: usize = 40;
     let mut sums = Use { used: 0.0, above: 0.0 };
     for seed in 1..=2 {
-        let service = Service::new(load.limit);
+        let service = match load.defaults {
+            Some(defaults) => Service::of_control_plane(load.limit, defaults),
+            None => Service::new(load.limit),
+        };
         let mut random = Random(seed);
         let mut queue: BinaryHeap<Reverse<(u64, u64, Step)>> =
             (0..50).map(|i| Reverse((random.below(1_000), i, Step::Start))).collect();
@@ -202,7 +224,7 @@ fn run(load: Load) -> Use {
             number += 1;
             let next = match step {
                 Step::Start => {
-                    let answer = service.start("a", 0, now);
+                    let answer = service.start("a", load.begins, now);
                     if answer.code == Code::Ok {
                         let (tokens, took) = random.cost();
                         let is_lost = random.below(100) < load.lost;
@@ -242,7 +264,14 @@ fn run(load: Load) -> Use {
 #[test]
 fn callers_of_a_language_model_use_their_budget_and_hardly_exceed_it() {
     let auto = "requests: 100000, per: 1m, reserve: auto";
-    let load = |limit, is_named, lost| Load { limit, is_named, lost };
+    let load = |limit, is_named, lost| Load { limit, defaults: None, begins: 0, is_named, lost };
+    // as Envoy AI Gateway has Envoy Gateway make them, and its own quotas
+    let usage =
+        "domain: llm\ndescriptors:\n- {key: tenant, rate_limit: {unit: minute, requests_per_unit: 100000}}\n";
+    let quota = "domain: llm\ndescriptors:\n- {key: tenant, quota_mode: true, rate_limit: {unit: minute, requests_per_unit: \
+                 100000}}\n";
+    let gateway =
+        |limit, begins, defaults| Load { defaults: Some(defaults), begins, ..load(limit, false, 0) };
     for (what, load, used, above) in [
         ("named", load(auto, true, 0), 93.0..=100.0, 3.0),
         ("nameless", load(auto, false, 0), 90.0..=103.0, 5.0),
@@ -255,6 +284,14 @@ fn callers_of_a_language_model_use_their_budget_and_hardly_exceed_it() {
         ("a number", load("requests: 100000, per: 1m, reserve: 2000", true, 0), 108.0..=125.0, 25.0),
         ("a tenth ends without a cost", load(auto, true, 10), 85.0..=103.0, 4.0),
         ("a tenth is never settled", load(auto, false, 10), 75.0..=100.0, 2.0),
+        ("usage of a gateway", gateway(usage, 0, "reserve: auto"), 90.0..=103.0, 5.0),
+        ("quota of a gateway", gateway(quota, 1, "reserve: auto"), 90.0..=103.0, 5.0),
+        (
+            "quota of a gateway, token bucket",
+            gateway(quota, 1, "{algorithm: token_bucket, reserve: auto}"),
+            96.0..=103.0,
+            12.0,
+        ),
     ] {
         let found = run(load);
         println!("{what}: {found:?}");
@@ -484,17 +521,10 @@ fn a_reload_keeps_what_is_reserved() {
 /// Rules of a control plane have limits on rates and on costs alike.
 #[test]
 fn a_default_begins_with_the_first_cost_of_a_rule() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let path = dir.path().join("defaults.yaml");
+    let rules =
+        "domain: llm\ndescriptors:\n- {key: tenant, rate_limit: {unit: year, requests_per_unit: 1000}}\n";
     for (reserve, left) in [("200", 795), ("auto", 986), ("0", 995)] {
-        std::fs::write(&path, format!("reserve: {reserve}\n")).expect("a file");
-        let defaults = RuleDefaults::default().with_file(&path).expect("valid defaults");
-        let rules =
-            "domain: llm\ndescriptors:\n- {key: tenant, rate_limit: {unit: year, requests_per_unit: 1000}}\n";
-        let mut domains = weir_config::parse("llm.yaml", rules).expect("valid rules").domains;
-        defaults.apply(&mut domains);
-        let service = Service::of(rules);
-        service.limiter.load(RuleSet::new(&domains, service.hasher));
+        let service = Service::of_control_plane(rules, &format!("reserve: {reserve}\n"));
         for _ in 0..3 {
             let answer = service.start("a", 0, 0);
             assert_eq!((answer.code, answer.name, answer.statuses), (Code::Ok, None, vec![(true, 1_000)]));

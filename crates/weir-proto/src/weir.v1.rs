@@ -127,6 +127,9 @@ pub struct ExplainResponse {
     /// The name of a domain, or of a key at that level, which the unknown one is probably meant to be; empty if there is none.
     #[prost(string, tag = "3")]
     pub did_you_mean: ::prost::alloc::string::String,
+    /// Whether a request of 0 hits begins, and reserves hits. A check has one more entry, in_flight with the value check.
+    #[prost(bool, tag = "4")]
+    pub reserves: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReleaseRequest {
@@ -310,7 +313,8 @@ pub mod limiter_client {
                 .insert(GrpcMethod::new("weir.v1.Limiter", "AcquireStream"));
             self.inner.streaming(req, path, codec).await
         }
-        /// Says why no rule is for the descriptor of a request, of which only domain and entries are read. Counts nothing.
+        /// Says why no rule is for the descriptor of a request, of which only domain and entries are read, or what its rule does. Counts
+        /// nothing.
         pub async fn explain(
             &mut self,
             request: impl tonic::IntoRequest<super::AcquireRequest>,
@@ -374,7 +378,8 @@ pub mod limiter_server {
             tonic::Response<Self::AcquireStreamStream>,
             tonic::Status,
         >;
-        /// Says why no rule is for the descriptor of a request, of which only domain and entries are read. Counts nothing.
+        /// Says why no rule is for the descriptor of a request, of which only domain and entries are read, or what its rule does. Counts
+        /// nothing.
         async fn explain(
             &self,
             request: tonic::Request<super::AcquireRequest>,

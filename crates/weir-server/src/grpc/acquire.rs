@@ -23,7 +23,9 @@ use crate::{
     request_token,
     wait::duration,
 };
-use weir_limit::{Descriptor, Entry, Hits, NANOS_PER_SECOND, Period, Request, Verdict, line::Rejection};
+use weir_limit::{
+    Descriptor, Entry, Hits, Lookup, NANOS_PER_SECOND, Period, Request, Verdict, line::Rejection,
+};
 use weir_limiter::{AcquireError, Acquired, LimitError, Limiter, did_you_mean};
 use weir_proto::weir::v1::{
     AcquireRequest, AcquireResponse, ExplainResponse, ReleaseRequest, ReleaseResponse,
@@ -220,6 +222,7 @@ impl<S: Store> AcquireService<S> {
             unknown_domain: !rules.has_domain(domain),
             unknown_key: rules.unknown_key(domain, &entries).unwrap_or_default().to_owned(),
             did_you_mean: did_you_mean(rules, domain, &entries).unwrap_or_default().to_owned(),
+            reserves: matches!(rules.find(domain, &entries), Lookup::Rule(rule) if rule.reserve().is_some()),
         });
         let response = response.ok_or_else(|| status(&AcquireError::Limit(LimitError::NoRules)))?;
         Ok(framed(&response))
