@@ -712,9 +712,9 @@ async fn a_cost_counts_although_its_call_is_reset() {
     let mut weir = Weir::start(RULES).await;
     let mut writer = FrameWriter::connect(&weir).await;
     let tokens = || descriptor([("tokens", "x")]);
-    let names = [begin(&mut weir, [hits(0, tokens())]).await, begin(&mut weir, [hits(0, tokens())]).await];
-    let [named, _] = names.map(|name| name.expect("room"));
-    for (stream, cost) in [(1, descriptor([("in_flight", &*named)])), (3, tokens())] {
+    let first = begin(&mut weir, [hits(0, tokens())]).await.expect("room");
+    begin(&mut weir, [hits(0, tokens())]).await.expect("room");
+    for (stream, cost) in [(1, descriptor([("in_flight", &*first)])), (3, tokens())] {
         writer.send(FrameWriter::call(stream, &request("shop", [hits(300, cost)]))).await;
         writer.send(FrameWriter::reset(stream)).await;
     }
