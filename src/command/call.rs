@@ -108,7 +108,8 @@ pub async fn call(call: &Call, out: &mut impl Write) -> CommandResult<CallOutcom
     let channel = connect(&target, tls.as_ref(), CONNECT_TIMEOUT)
         .await
         .map_err(failed(format!("cannot reach {}", call.address)))?;
-    if call.hits == Some(0) && call.name.is_none() {
+    // a limit that comes with the request reserves nothing
+    if call.hits == Some(0) && call.name.is_none() && call.limit.is_none() {
         make_checks(channel.clone(), &mut request).await;
     }
     let reply = send(channel.clone(), request.clone()).await?;
