@@ -1,5 +1,5 @@
 //! The example of requests in flight, with the real Envoy: callers that are rejected, that wait for the answer, that leave
-//! while their request is at the service, and that leave at once; WebSockets, streams, retries and services that reset.
+//! while their request is at the service, and that leave at once; upgraded connections, streams, retries and services that reset.
 
 use std::{
     collections::HashSet,
@@ -388,7 +388,7 @@ fn two_instances_share_the_limit_through_failures() {
         let before = shop.service.seen().1;
         shop.ask(100, || shop.service.seen.lock().expect("no panic").ended >= before + ends() / part)
     };
-    drop(ask(&shop, 3));
+    ask(&shop, 3);
     assert_eq!(shop.service.seen().0, LIMIT, "both work");
     redis.signal("STOP");
     let begun = Instant::now();
@@ -396,14 +396,14 @@ fn two_instances_share_the_limit_through_failures() {
     let (most, _) = shop.service.seen();
     println!("without Redis {most} at once, {fates:?}");
     redis.signal("CONT");
-    drop(ask(&shop, 3));
+    ask(&shop, 3);
     let (after, _) = shop.service.seen();
     println!("{after} at once when it is back");
     // those whose replies came late
     assert!((1..=LIMIT + 2).contains(&most) && after <= LIMIT + 2, "{most} without Redis, then {after}");
     shop.weirs[1].kill();
     let killed = shop.weirs.pop();
-    drop(ask(&shop, 3));
+    ask(&shop, 3);
     assert!(shop.service.seen().0 <= LIMIT);
     drop(killed);
     shop.service.stops.store(true, Ordering::Relaxed);
