@@ -232,7 +232,7 @@ impl<S: Store> Limiter<S> {
         for (i, returned) in returned.into_iter().enumerate() {
             let check = &found[i].2;
             if is_undone {
-                self.release_reserved(check, returned, now).await;
+                self.release_reserved(loaded, check, returned, now).await;
                 continue;
             }
             let beyond = self.settle(loaded, check, cost_of(i), returned, now).await;
@@ -338,7 +338,7 @@ impl<S: Store> Limiter<S> {
             let returned = self.store.end_places(&undone, now).await?;
             self.note_ends(&undone, now);
             for (place, returned) in undone.iter().zip(returned) {
-                self.release_reserved(place.check, returned, now).await;
+                self.release_reserved(loaded, place.check, returned, now).await;
             }
         }
         let gives_back = is_rejected && self.scope_of(matched) == Scope::Request;

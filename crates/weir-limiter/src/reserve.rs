@@ -192,7 +192,7 @@ impl<S: Store> Limiter<S> {
         }
         let Some(reserved) = returned else { return used };
         let unused = reserved.hits.minus(used);
-        self.release_reserved(place, Some(ReservedHits { hits: unused, ..reserved }), now).await;
+        self.release_reserved(loaded, place, Some(ReservedHits { hits: unused, ..reserved }), now).await;
         used.minus(reserved.hits)
     }
 
@@ -201,15 +201,16 @@ impl<S: Store> Limiter<S> {
         let Some(reserve) = place.rule.reserve() else { return };
         for reserved in self.store.given_up(place, loaded.places(place), now) {
             let stats = reserve_stats(loaded, place);
-            stats.give_up(reserved.hits.0);
+            stats.give_up();
             self.learn(stats, place, reserve, RequestEnd::GivenUp, now);
-            self.release_reserved(place, Some(reserved), now).await;
+            self.release_reserved(loaded, place, Some(reserved), now).await;
         }
     }
 
     /// Gives hits back to the windows in which they were counted, as far as these are open.
     pub(super) async fn release_reserved(
         &self,
+        loaded: &LoadedRules,
         place: &PlaceCheck<'_>,
         reserved: Option<ReservedHits>,
         now: Timestamp,
@@ -218,6 +219,7 @@ impl<S: Store> Limiter<S> {
             && hits > Hits(0)
             && !place.rule.rule.tiers().is_empty()
         {
+            reserve_stats(loaded, place).give_back(hits.0);
             let span = ReservedSpan { from: start, until: start, is_reported: true };
             self.give_back_unused(&place.as_cost(Hits(0)), Unused { hits, span }, now).await;
         }

@@ -71,7 +71,6 @@ impl ReserveStats {
         let (used, had) = (cost.unwrap_or_default(), reserved.unwrap_or_default());
         self.settled.add(used);
         self.beyond.add(used.saturating_sub(had));
-        self.unused.add(had.saturating_sub(used));
         self.unmatched.add(u64::from(cost.is_some() && reserved.is_none()));
         if cost.is_none() && reserved.is_some() {
             self.without_cost.add(1);
@@ -87,10 +86,14 @@ impl ReserveStats {
         }
     }
 
-    /// Counts `hits` of a request that was given up.
-    pub fn give_up(&self, hits: u64) {
-        self.given_up.add(1);
+    /// Counts reserved hits that go back.
+    pub fn give_back(&self, hits: u64) {
         self.unused.add(hits);
+    }
+
+    /// Counts a request that was given up.
+    pub fn give_up(&self) {
+        self.given_up.add(1);
     }
 
     pub(super) fn values(&self) -> [u64; Self::NAMES.len()] {
