@@ -28,10 +28,10 @@ use crate::support::{
 const LIMIT: usize = 8;
 
 /// The requests that the service ends before a test does. The variable `IN_FLIGHT_ENDS` sets another number.
-const ENDS: usize = 600;
+const ENDS: usize = 400;
 
 /// How long the service takes for a request: from this time on, and less than twice as long.
-const SHORTEST: Duration = Duration::from_millis(40);
+const SHORTEST: Duration = Duration::from_millis(100);
 
 /// Between two looks at all connections.
 const PAUSE: Duration = Duration::from_micros(500);
