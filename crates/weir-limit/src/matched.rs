@@ -303,6 +303,18 @@ fn is_of_running(entries: &[Entry<'_>]) -> bool {
     entries.last().is_some_and(|entry| entry.key == IN_FLIGHT)
 }
 
+// === impl DescriptorMatch ===
+
+impl DescriptorMatch<'_> {
+    /// Returns the index of its check in [`Matched::checks`].
+    pub const fn check(&self) -> Option<usize> {
+        match self {
+            Self::Limited(check) => Some(*check),
+            Self::NoLimit | Self::Unlimited(_) | Self::Running => None,
+        }
+    }
+}
+
 // === impl LimitCheck ===
 
 impl LimitCheck<'_> {

@@ -92,6 +92,11 @@ impl InFlight {
     /// The `most` of a rule whose places only remember what requests have reserved: none is refused.
     pub const UNLIMITED: u32 = u32::MAX;
 
+    /// Returns whether a place may be refused.
+    pub const fn is_limited(&self) -> bool {
+        self.most != Self::UNLIMITED
+    }
+
     /// [`InFlight::give_up_after`] of rules that name none.
     pub const GIVE_UP_AFTER: Period = Period::from_secs(600);
 
@@ -125,7 +130,7 @@ impl PlaceCheck<'_> {
 
     /// Returns whether its rule limits requests in flight.
     pub const fn is_limited(&self) -> bool {
-        self.limit.most != InFlight::UNLIMITED
+        self.limit.is_limited()
     }
 
     /// Returns whether a refusal rejects the request: neither in shadow mode nor for a quota, which others may admit.

@@ -9,8 +9,8 @@ use std::{
 
 use super::{LimitError, Limiter, LoadedRules, asking::places::awaited, at_once, validate};
 use weir_limit::{
-    Basis, Code, Coordination, CounterKey, Decision, DescriptorMatch, Direction, Hits, LimitCheck, Matched,
-    Named, OverLimitPolicy, Period, PlaceAsk, PlaceCheck, PlaceDecision, PlaceDecisions, PlaceName, Request,
+    Basis, Code, Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, Matched, Named,
+    OverLimitPolicy, Period, PlaceAsk, PlaceCheck, PlaceDecision, PlaceDecisions, PlaceName, Request,
     RequestName, Reservation, RuleRef, RuleSet, Scope, SharedTiers, Status, Tier, Timestamp, Verdict,
     capacity, decision_from_store,
     line::{Answer, Estimate, Rejection, Unused, can_wait, unused},
@@ -488,10 +488,7 @@ impl<S: Store> Limiter<S> {
         let is_limited = |i: &usize| {
             let mut places =
                 matched.places.iter().filter(|(of, place)| of == i && place.ask == PlaceAsk::Take);
-            let hits = match matched.matches[*i] {
-                DescriptorMatch::Limited(check) => matched.checks[check].hits,
-                _ => Hits(0),
-            };
+            let hits = matched.matches[*i].check().map_or(Hits(0), |check| matched.checks[check].hits);
             hits > Hits(0) || places.next().is_some()
         };
         let limited = (0..matched.matches.len()).filter(is_limited).count();
@@ -599,12 +596,11 @@ impl<S: Store> Limiter<S> {
                 // what shadow mode admits is not counted
                 let is_counted = verdict.statuses.iter().all(|status| status.code == Code::Ok);
                 let receipt = receipt.filter(|_| is_counted && !verdict.shadowed);
-                Acquired { rejection: None, waited, receipt, name: None, reserved: Hits(0) }
-                    .with_name(request, verdict)
+                Acquired::new(None, waited, receipt).with_name(request, verdict)
             } else {
                 let retry_after = verdict.retry_after().unwrap_or_default();
                 let rejection = if is_never { Rejection::Never } else { Rejection::Timeout { retry_after } };
-                Acquired { rejection: Some(rejection), waited, receipt: None, name: None, reserved: Hits(0) }
+                Acquired::new(Some(rejection), waited, None)
             };
             encode(verdict, &acquired)
         });
@@ -756,13 +752,16 @@ impl AcquireOutcome {
 // === impl Acquired ===
 
 impl Acquired {
+    pub(super) const fn new(rejection: Option<Rejection>, waited: Period, receipt: Option<Receipt>) -> Self {
+        Self { rejection, waited, receipt, name: None, reserved: Hits(0) }
+    }
+
     pub(super) fn admitted(receipt: Option<Receipt>, started: Timestamp, at: Timestamp) -> Self {
-        Self { rejection: None, waited: at.since(started), receipt, name: None, reserved: Hits(0) }
+        Self::new(None, at.since(started), receipt)
     }
 
     fn rejected(rejection: Rejection, started: Timestamp, now: Timestamp) -> Self {
-        let waited = now.since(started);
-        Self { rejection: Some(rejection), waited, receipt: None, name: None, reserved: Hits(0) }
+        Self::new(Some(rejection), now.since(started), None)
     }
 
     /// Has the name in `verdict`. Without one, those of its descriptors whose costs count have a name of no place.

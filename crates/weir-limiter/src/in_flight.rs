@@ -267,7 +267,8 @@ impl<S: Store> Limiter<S> {
         for (_, check) in matched.places.iter().filter(|(_, check)| check.ask == PlaceAsk::Nothing) {
             loaded.places(check).end_unnamed();
         }
-        let is_over = |descriptor: usize| matches!(matched.matches[descriptor], DescriptorMatch::Limited(i) if decisions[i].over);
+        let is_over =
+            |descriptor: usize| matched.matches[descriptor].check().is_some_and(|i| decisions[i].over);
         let reserved = |(descriptor, check): &(usize, PlaceCheck<'_>)| {
             if self.is_void(matched, decisions) || is_over(*descriptor) { Hits(0) } else { check.reserved }
         };
@@ -371,9 +372,8 @@ impl<S: Store> Limiter<S> {
             if check.direction != Direction::Take || decision.over || check.stands() {
                 continue;
             }
-            let place = matched.places.iter().find(
-                |(descriptor, _)| matches!(matched.matches[*descriptor], DescriptorMatch::Limited(of) if of == i),
-            );
+            let place =
+                matched.places.iter().find(|(descriptor, _)| matched.matches[*descriptor].check() == Some(i));
             let of_place = place.map_or(Hits(0), |(_, place)| place.reserved);
             let Returned { own, reserved } = back(i);
             let own = if own { check.hits.minus(of_place) } else { Hits(0) };
@@ -403,10 +403,7 @@ impl<S: Store> Limiter<S> {
             let decision = Decision { over, before: Hits(before.into()), basis, ..Decision::unknown(RETRY) };
             let hits = Hits(u64::from(place.ask == PlaceAsk::Take));
             let alone = LimitCheck { hits, ..place.as_limit_check() };
-            let beside = match matched.matches[*descriptor] {
-                DescriptorMatch::Limited(i) => Some(&matched.checks[i]),
-                _ => None,
-            };
+            let beside = matched.matches[*descriptor].check().map(|i| &matched.checks[i]);
             let most = place.limit.most;
             if beside.is_none() {
                 let policy = OverLimitPolicy::Ignore;
@@ -454,8 +451,7 @@ const RETRY: Period = Period::from_secs(1);
 /// Whether check `i` is beside a place that was refused.
 fn is_refused(matched: &Matched<'_>, placed: &PlaceDecisions, i: usize) -> bool {
     matched.places.iter().zip(&placed.decisions).any(|((descriptor, _), decision)| {
-        matches!(matched.matches[*descriptor], DescriptorMatch::Limited(check) if check == i)
-            && decision.is_some_and(|decision| decision.over)
+        matched.matches[*descriptor].check() == Some(i) && decision.is_some_and(|decision| decision.over)
     })
 }
 

@@ -115,8 +115,7 @@ impl<S: Store> Limiter<S> {
                 }
             });
             let receipt = rejection.is_none().then(|| counter.receipt(hits, now));
-            let waited = Period::default();
-            Ok(Acquired { rejection, waited, receipt, name: None, reserved: Hits(0) })
+            Ok(Acquired::new(rejection, Period::default(), receipt))
         })?
     }
 

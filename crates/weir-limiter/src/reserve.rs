@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 
 use super::{LimitError, Limiter, LoadedRules};
 use weir_limit::{
-    Coordination, CostEstimate, CounterKey, DescriptorMatch, Direction, Hits, Matched, Period, PlaceAsk,
-    PlaceCheck, Reserve, ReserveAmount, ReservedHits, ReservedSpan, Timestamp, line::Unused,
+    Coordination, CostEstimate, CounterKey, Direction, Hits, Matched, Period, PlaceAsk, PlaceCheck, Reserve,
+    ReserveAmount, ReservedHits, ReservedSpan, Timestamp, line::Unused,
 };
 use weir_observe::ReserveStats;
 use weir_store::{EndedPlace, Store};
@@ -39,14 +39,6 @@ struct CostShard {
 struct KnownCost {
     estimate: CostEstimate,
     at: Timestamp,
-}
-
-/// How a request has ended.
-#[derive(Clone, Copy)]
-enum RequestEnd {
-    /// By its cost. Whether its place was there.
-    Cost(Hits, bool),
-    GivenUp,
 }
 
 // === impl CostTable ===
@@ -103,17 +95,13 @@ impl<S: Store> Limiter<S> {
         matched: &mut Matched<'_>,
         now: Timestamp,
     ) -> Result<(), LimitError> {
-        let checked = |matched: &Matched<'_>, descriptor: usize| match matched.matches[descriptor] {
-            DescriptorMatch::Limited(i) => Some(i),
-            _ => None,
-        };
         for place in 0..matched.places.len() {
             let (descriptor, check) = matched.places[place];
             if matches!(check.ask, PlaceAsk::Take | PlaceAsk::Close) {
                 self.return_given_up(loaded, &check, now).await;
             }
             if let (PlaceAsk::Take, Some(reserve), Some(i)) =
-                (check.ask, check.rule.reserve(), checked(matched, descriptor))
+                (check.ask, check.rule.reserve(), matched.matches[descriptor].check())
             {
                 let own = matched.checks[i].hits;
                 let reserved = self.reserved(loaded, &check, reserve, now).min(self.most(&check).minus(own));
@@ -125,7 +113,8 @@ impl<S: Store> Limiter<S> {
             }
         }
         let costs = matched.places.iter().filter(|(_, place)| place.ask == PlaceAsk::Close);
-        let costs = costs.filter_map(|(descriptor, place)| Some((checked(matched, *descriptor)?, place)));
+        let costs =
+            costs.filter_map(|(descriptor, place)| Some((matched.matches[*descriptor].check()?, place)));
         let costs: Vec<(usize, &PlaceCheck<'_>)> = costs.collect();
         let closed = costs.iter().map(|(_, check)| {
             let stats = loaded.places(check);
@@ -187,7 +176,13 @@ impl<S: Store> Limiter<S> {
             let stats = reserve_stats(loaded, place);
             stats.settle(cost.map(|cost| cost.0), returned.map(|returned| returned.hits.0));
             if let Some(cost) = cost {
-                self.learn(stats, place, reserve, RequestEnd::Cost(cost, returned.is_some()), now);
+                let limit = limit(place);
+                self.learn(stats, place, reserve, now, |estimate| {
+                    estimate.add_cost(cost, limit);
+                    if returned.is_some() {
+                        estimate.add_end(false);
+                    }
+                });
             }
         }
         let Some(reserved) = returned else { return used };
@@ -202,7 +197,7 @@ impl<S: Store> Limiter<S> {
         for reserved in self.store.given_up(place, loaded.places(place), now) {
             let stats = reserve_stats(loaded, place);
             stats.give_up();
-            self.learn(stats, place, reserve, RequestEnd::GivenUp, now);
+            self.learn(stats, place, reserve, now, |estimate| estimate.add_end(true));
             self.release_reserved(loaded, place, Some(reserved), now).await;
         }
     }
@@ -230,19 +225,9 @@ impl<S: Store> Limiter<S> {
         stats: &ReserveStats,
         place: &PlaceCheck<'_>,
         reserve: Reserve,
-        end: RequestEnd,
         now: Timestamp,
+        add: impl Fn(&mut CostEstimate),
     ) {
-        let limit = limit(place);
-        let add = |estimate: &mut CostEstimate| match end {
-            RequestEnd::Cost(cost, had_place) => {
-                estimate.add_cost(cost, limit);
-                if had_place {
-                    estimate.add_end(false);
-                }
-            }
-            RequestEnd::GivenUp => estimate.add_end(true),
-        };
         let learned = stats.learn(|bits| {
             let mut estimate = CostEstimate::of_bits(bits);
             add(&mut estimate);
@@ -250,7 +235,7 @@ impl<S: Store> Limiter<S> {
         });
         if reserve.amount == ReserveAmount::Auto {
             self.costs.change(place.key, now, add);
-            stats.show(CostEstimate::hits(None, CostEstimate::of_bits(learned), limit).0);
+            stats.show(CostEstimate::hits(None, CostEstimate::of_bits(learned), limit(place)).0);
         }
     }
 }

@@ -73,7 +73,7 @@ pub(super) struct PlaceOutcome {
 impl PlaceCounter {
     /// Returns whether its places only remember what requests have reserved.
     pub(super) const fn is_unlimited(&self) -> bool {
-        self.limit.most == InFlight::UNLIMITED
+        !self.limit.is_limited()
     }
 
     /// Returns the command that tells the store of `names`.

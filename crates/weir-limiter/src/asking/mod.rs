@@ -1,11 +1,11 @@
 //! The lines of keys whose counters are elsewhere: in a store that instances share, or on disk. `places.rs` has the lines
 //! for requests in flight, wherever their places are.
 
+mod keyed;
 pub(super) mod places;
 mod run;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
     future::poll_fn,
     hash::BuildHasher as _,
     mem,
@@ -17,8 +17,11 @@ use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
-use self::places::PlaceLines;
 pub(super) use self::run::serve;
+use self::{
+    keyed::{KeyedLine, KeyedLines},
+    places::PlaceLines,
+};
 use weir_limit::{
     CounterKey, LimitCheck, Named, Period, SharedTiers, Timestamp,
     line::{Answer, Ask, AskingLine, Entered, Estimate, Rejection, Supply, Turns, Unused},
@@ -40,22 +43,13 @@ pub(super) struct AskingLines {
 
 #[derive(Debug, Default)]
 struct LineState {
-    lines: BTreeMap<CounterKey, AskedLine>,
-    timers: BTreeSet<(Timestamp, CounterKey)>,
+    lines: KeyedLines<AskingLine>,
     /// Hits of permits that were not used.
     returns: Vec<Work>,
     /// What carries the work out, while it sleeps.
     sleeper: Option<Waker>,
     is_rung: bool,
     is_closed: bool,
-}
-
-#[derive(Debug)]
-struct AskedLine {
-    line: AskingLine,
-    names: Arc<Named>,
-    /// Its instant among the timers.
-    armed: Option<Timestamp>,
 }
 
 /// What a line needs of the store.
@@ -100,7 +94,7 @@ impl AskingLines {
 
     pub(super) fn has_line(&self, key: CounterKey) -> bool {
         self.room.waiters() > 0
-            && self.state.lock().lines.get(&key).is_some_and(|line| line.line.waiting() > 0)
+            && self.state.lock().lines.get(key).is_some_and(|line| line.line.waiting() > 0)
     }
 
     pub(super) fn enter(
@@ -135,7 +129,7 @@ impl AskingLines {
     pub(super) fn due(&self, now: Timestamp) -> Vec<Work> {
         let mut work = mem::take(&mut self.state.lock().returns);
         loop {
-            let due = self.state.lock().timers.first().copied().filter(|(instant, _)| *instant <= now);
+            let due = self.state.lock().lines.first().filter(|(instant, _)| *instant <= now);
             let Some((_, key)) = due else { return work };
             let needed = self.with_named_line(key, now, None, |line, names, woken| {
                 let ask = line.turn(now, woken).map(|ask| Work::Ask(key, Arc::clone(names), ask));
@@ -171,7 +165,7 @@ impl AskingLines {
 
     /// `find` returns the key and tiers for which callers of these names wait now. For another key, they ask again.
     pub(super) fn reload(&self, now: Timestamp, find: impl Fn(&Named) -> Option<(CounterKey, SharedTiers)>) {
-        let keys: Vec<CounterKey> = self.state.lock().lines.keys().copied().collect();
+        let keys = self.state.lock().lines.keys();
         for key in keys {
             self.with_named_line(key, now, None, |line, names, woken| match find(names) {
                 Some((found, tiers)) if found == key => {
@@ -187,7 +181,7 @@ impl AskingLines {
     pub(super) fn close(&self, now: Timestamp) {
         self.room.close();
         self.places.close(now);
-        let keys: Vec<CounterKey> = self.state.lock().lines.keys().copied().collect();
+        let keys = self.state.lock().lines.keys();
         for key in keys {
             self.with_line(key, now, None, |line, woken| {
                 line.answer_all(Answer::Rejected(Rejection::Closed), now, woken);
@@ -206,7 +200,7 @@ impl AskingLines {
     }
 
     fn next(&self) -> Option<Timestamp> {
-        self.state.lock().timers.first().map(|(instant, _)| *instant)
+        self.state.lock().lines.first().map(|(instant, _)| instant)
     }
 
     /// Waits for work that has come up sooner than the next timer. Returns false once there will be none.
@@ -245,29 +239,18 @@ impl AskingLines {
     ) -> Option<T> {
         let mut woken = Vec::new();
         let mut state = self.state.lock();
-        let LineState { lines, timers, returns, .. } = &mut *state;
+        let LineState { lines, returns, .. } = &mut *state;
         if let Some(check) = make {
-            lines.entry(key).or_insert_with(|| AskedLine {
-                line: AskingLine::new(check.shared_tiers()),
-                names: Arc::new(Named::new(check.domain, check.entries)),
-                armed: None,
-            });
+            let names = || Named::new(check.domain, check.entries);
+            lines.make(key, || (AskingLine::new(check.shared_tiers()), names()));
         }
-        let line = lines.get_mut(&key)?;
-        let done = act(&mut line.line, &line.names, &mut woken);
-        let names = &line.names;
-        let unused = line.line.take_unused().into_iter();
+        let KeyedLine { line, names, .. } = lines.get(key)?;
+        let done = act(line, names, &mut woken);
+        let unused = line.take_unused().into_iter();
         returns.extend(unused.map(|unused| Work::Return(key, Arc::clone(names), unused)));
-        let timer = line.line.timer().map(|timer| timer.max(now));
-        if timer != line.armed {
-            line.armed.inspect(|armed| _ = timers.remove(&(*armed, key)));
-            timer.inspect(|timer| _ = timers.insert((*timer, key)));
-            line.armed = timer;
-        }
-        if line.line.is_unused() {
-            lines.remove(&key);
-        }
-        let is_first = state.timers.first().is_some_and(|(_, first)| *first == key);
+        let (timer, is_unused) = (line.timer().map(|timer| timer.max(now)), line.is_unused());
+        lines.settle(key, timer, is_unused);
+        let is_first = lines.first().is_some_and(|(_, first)| first == key);
         if is_first || !state.returns.is_empty() {
             state.ring();
         }
@@ -282,10 +265,10 @@ impl AskingLines {
 impl WaitingLines for AskingLines {
     fn poll_place(&self, ticket: &Ticket, waker: &Waker) -> Poll<Answer> {
         let mut state = self.state.lock();
-        let Some(line) = state.lines.get_mut(&ticket.key) else { return Poll::Ready(Answer::AskAgain) };
+        let Some(line) = state.lines.get(ticket.key) else { return Poll::Ready(Answer::AskAgain) };
         let answer = line.line.poll(ticket.position, waker);
-        if line.line.is_unused() && line.armed.is_none() {
-            state.lines.remove(&ticket.key);
+        if line.line.is_unused() {
+            state.lines.remove(ticket.key);
         }
         drop(state);
         if let Poll::Ready(answer) = answer {

@@ -1,7 +1,6 @@
 //! The lines for places of requests in flight, wherever these are kept.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
     future::{Future as _, poll_fn},
     mem,
     sync::Arc,
@@ -20,6 +19,7 @@ use weir_store::{
     EndedPlace, PlaceRequest, Store, StoreError, TakeOptions, Ticket, WaitRoom, WaitingLines, clock::Clock,
 };
 
+use super::keyed::{KeyedLine, KeyedLines};
 use crate::{Limiter, LoadedRules};
 
 /// The lines for places, and when each has something to do.
@@ -32,18 +32,9 @@ pub(crate) struct PlaceLines {
 
 #[derive(Debug, Default)]
 struct PlaceLineState {
-    lines: BTreeMap<CounterKey, KeyedQueue>,
-    timers: BTreeSet<(Timestamp, CounterKey)>,
+    lines: KeyedLines<PlaceQueue>,
     /// Places of callers that left with their answer.
     unused: Vec<PlaceWork>,
-}
-
-#[derive(Debug)]
-struct KeyedQueue {
-    queue: PlaceQueue,
-    names: Arc<Named>,
-    /// Its instant among the timers.
-    armed: Option<Timestamp>,
 }
 
 /// What a line needs of the store.
@@ -61,24 +52,24 @@ impl PlaceLines {
     }
 
     pub(crate) fn has_line(&self, key: CounterKey) -> bool {
-        self.with_existing(key, |line| line.queue.waiting() > 0)
+        self.with_existing(key, |line| line.line.waiting() > 0)
     }
 
     /// Whether a caller that cannot wait may ask for a place, beside those that wait.
     pub(crate) fn admits_other(&self, key: CounterKey) -> bool {
-        !self.with_existing(key, |line| !line.queue.admits_other())
+        !self.with_existing(key, |line| !line.line.admits_other())
     }
 
     /// Such a caller has found no place.
     pub(crate) fn refuse_other(&self, key: CounterKey) {
         self.with_existing(key, |line| {
-            line.queue.refuse_other();
+            line.line.refuse_other();
             false
         });
     }
 
-    fn with_existing(&self, key: CounterKey, act: impl FnOnce(&mut KeyedQueue) -> bool) -> bool {
-        self.room.waiters() > 0 && self.state.lock().lines.get_mut(&key).is_some_and(act)
+    fn with_existing(&self, key: CounterKey, act: impl FnOnce(&mut KeyedLine<PlaceQueue>) -> bool) -> bool {
+        self.room.waiters() > 0 && self.state.lock().lines.get(key).is_some_and(act)
     }
 
     pub(crate) fn enter(
@@ -94,10 +85,10 @@ impl PlaceLines {
             if max_wait == Period::default() {
                 return Err(Rejection::Timeout { retry_after: PlaceQueue::RETRY });
             }
-            if !self.room.has_room(line.queue.waiting()) {
+            if !self.room.has_room(line.line.waiting()) {
                 return Err(Rejection::Full { retry_after: PlaceQueue::RETRY });
             }
-            Ok(line.queue.enter(now, max_wait))
+            Ok(line.line.enter(now, max_wait))
         });
         match entered.unwrap_or(Err(Rejection::Closed)) {
             Ok(position) => {
@@ -111,7 +102,7 @@ impl PlaceLines {
     /// A place of `key` may be free.
     pub(crate) fn note_end(&self, key: CounterKey, now: Timestamp) {
         if self.room.waiters() > 0 {
-            self.with_line(key, now, None, |line, _| line.queue.note_end(now));
+            self.with_line(key, now, None, |line, _| line.line.note_end(now));
         }
     }
 
@@ -119,10 +110,10 @@ impl PlaceLines {
     pub(super) fn due(&self, now: Timestamp) -> Vec<PlaceWork> {
         let mut work = mem::take(&mut self.state.lock().unused);
         loop {
-            let due = self.state.lock().timers.first().copied().filter(|(instant, _)| *instant <= now);
+            let due = self.state.lock().lines.first().filter(|(instant, _)| *instant <= now);
             let Some((_, key)) = due else { return work };
             let asks = self.with_line(key, now, None, |line, woken| {
-                let asks = line.queue.turn(now, woken)?;
+                let asks = line.line.turn(now, woken)?;
                 Some(PlaceWork::Ask(key, Arc::clone(&line.names), asks))
             });
             work.extend(asks.flatten());
@@ -130,7 +121,7 @@ impl PlaceLines {
     }
 
     fn supply(&self, key: CounterKey, supply: PlaceSupply, now: Timestamp) -> Vec<PlaceName> {
-        let unused = self.with_line(key, now, None, |line, woken| line.queue.supply(supply, now, woken));
+        let unused = self.with_line(key, now, None, |line, woken| line.line.supply(supply, now, woken));
         unused.unwrap_or_default()
     }
 
@@ -141,16 +132,16 @@ impl PlaceLines {
         position: QueuePosition,
         now: Timestamp,
     ) -> Option<PlaceName> {
-        self.with_line(key, now, None, |line, _| line.queue.collect(position))?
+        self.with_line(key, now, None, |line, _| line.line.collect(position))?
     }
 
     /// `has_places` says whether callers of these names wait for places of this key.
     pub(crate) fn reload(&self, now: Timestamp, has_places: impl Fn(CounterKey, &Named) -> bool) {
         self.with_all(now, |key, line, woken| {
             if has_places(key, &line.names) {
-                line.queue.note_end(now);
+                line.line.note_end(now);
             } else {
-                line.queue.answer_all(Answer::AskAgain, woken);
+                line.line.answer_all(Answer::AskAgain, woken);
             }
         });
     }
@@ -158,18 +149,22 @@ impl PlaceLines {
     /// The room is closed.
     pub(super) fn close(&self, now: Timestamp) {
         let closed = Answer::Rejected(Rejection::Closed);
-        self.with_all(now, |_, line, woken| line.queue.answer_all(closed, woken));
+        self.with_all(now, |_, line, woken| line.line.answer_all(closed, woken));
     }
 
-    fn with_all(&self, now: Timestamp, act: impl Fn(CounterKey, &mut KeyedQueue, &mut Vec<Waker>)) {
-        let keys: Vec<CounterKey> = self.state.lock().lines.keys().copied().collect();
+    fn with_all(
+        &self,
+        now: Timestamp,
+        act: impl Fn(CounterKey, &mut KeyedLine<PlaceQueue>, &mut Vec<Waker>),
+    ) {
+        let keys = self.state.lock().lines.keys();
         for key in keys {
             self.with_line(key, now, None, |line, woken| act(key, line, woken));
         }
     }
 
     pub(super) fn next(&self) -> Option<Timestamp> {
-        self.state.lock().timers.first().map(|(instant, _)| *instant)
+        self.state.lock().lines.first().map(|(instant, _)| instant)
     }
 
     /// Waits until there is work sooner than the next timer.
@@ -183,30 +178,19 @@ impl PlaceLines {
         key: CounterKey,
         now: Timestamp,
         make: Option<&PlaceCheck<'_>>,
-        act: impl FnOnce(&mut KeyedQueue, &mut Vec<Waker>) -> T,
+        act: impl FnOnce(&mut KeyedLine<PlaceQueue>, &mut Vec<Waker>) -> T,
     ) -> Option<T> {
         let mut woken = Vec::new();
         let mut state = self.state.lock();
-        let PlaceLineState { lines, timers, unused } = &mut *state;
+        let PlaceLineState { lines, unused } = &mut *state;
         if let Some(check) = make {
-            lines.entry(key).or_insert_with(|| KeyedQueue {
-                queue: PlaceQueue::default(),
-                names: Arc::new(Named::new(check.domain, check.entries)),
-                armed: None,
-            });
+            lines.make(key, || (PlaceQueue::default(), Named::new(check.domain, check.entries)));
         }
-        let line = lines.get_mut(&key)?;
+        let line = lines.get(key)?;
         let done = act(line, &mut woken);
-        let timer = line.queue.timer().map(|timer| timer.max(now));
-        if timer != line.armed {
-            line.armed.inspect(|armed| _ = timers.remove(&(*armed, key)));
-            timer.inspect(|timer| _ = timers.insert((*timer, key)));
-            line.armed = timer;
-        }
-        if line.queue.is_unused() {
-            lines.remove(&key);
-        }
-        if !unused.is_empty() || timers.first().is_some_and(|(_, first)| *first == key) {
+        let (timer, is_unused) = (line.line.timer().map(|timer| timer.max(now)), line.line.is_unused());
+        lines.settle(key, timer, is_unused);
+        if !unused.is_empty() || lines.first().is_some_and(|(_, first)| first == key) {
             self.rung.notify_one();
         }
         drop(state);
@@ -218,10 +202,10 @@ impl PlaceLines {
 impl WaitingLines for PlaceLines {
     fn poll_place(&self, ticket: &Ticket, waker: &Waker) -> Poll<Answer> {
         let mut state = self.state.lock();
-        let Some(line) = state.lines.get_mut(&ticket.key) else { return Poll::Ready(Answer::AskAgain) };
-        let answer = line.queue.poll(ticket.position, waker);
-        if line.queue.is_unused() && line.armed.is_none() {
-            state.lines.remove(&ticket.key);
+        let Some(line) = state.lines.get(ticket.key) else { return Poll::Ready(Answer::AskAgain) };
+        let answer = line.line.poll(ticket.position, waker);
+        if line.line.is_unused() {
+            state.lines.remove(ticket.key);
         }
         drop(state);
         if let Poll::Ready(answer) = answer {
@@ -232,8 +216,8 @@ impl WaitingLines for PlaceLines {
 
     fn leave(&self, Ticket { key, position }: Ticket, now: Timestamp) {
         let mut state = self.state.lock();
-        if let Some(line) = state.lines.get_mut(&key)
-            && let Some(name) = line.queue.leave(position)
+        if let Some(line) = state.lines.get(key)
+            && let Some(name) = line.line.leave(position)
         {
             let work = PlaceWork::End(key, Arc::clone(&line.names), vec![name]);
             state.unused.push(work);
