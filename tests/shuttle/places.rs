@@ -91,8 +91,8 @@ async fn explore(most: u32) {
         instance.reserved.store(hits, Ordering::Relaxed);
     }
     let books = Arc::new(Books::default());
-    let calls = (0..REQUESTS)
-        .map(|number| tokio::spawn(call(number, instances.clone(), Arc::clone(&books), most)));
+    let calls =
+        (0..REQUESTS).map(|number| tokio::spawn(call(number, instances.clone(), Arc::clone(&books), most)));
     for call in calls.collect::<Vec<_>>() {
         call.await.expect("no panic");
     }
@@ -104,7 +104,8 @@ async fn explore(most: u32) {
     for instance in &instances {
         books.give_back(instance.given_up());
     }
-    let (returned, reserved) = (books.returned.load(Ordering::Relaxed), books.reserved.load(Ordering::Relaxed));
+    let (returned, reserved) =
+        (books.returned.load(Ordering::Relaxed), books.reserved.load(Ordering::Relaxed));
     for one in RESERVED {
         let (returned, reserved) = (returned / one % 1_000, reserved / one % 1_000);
         assert!(returned <= reserved, "{returned} of {reserved} came back");
