@@ -207,6 +207,20 @@ impl LocalCounter {
         }
         other.return_leases();
         (self.choice.has_sibling, other.choice.has_sibling) = (true, true);
+        self.know_as(other);
+    }
+
+    /// Takes over what its sibling `other` knows, which goes, if that is more recent. What was counted here and `other`
+    /// has not heard of must not be forgotten.
+    pub(super) fn outlive(&mut self, other: &Self) {
+        let is_older = self.last_reply.replied_at < other.last_reply.replied_at;
+        if is_older && self.is_settled() && self.target.shares_counters(&other.target) {
+            self.lose_exactness();
+            self.know_as(other);
+        }
+    }
+
+    fn know_as(&mut self, other: &Self) {
         for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
             let mut known = other.target.tiers.iter().zip(other.estimate.iter());
             if let Some((_, known)) = known.find(|(its, _)| its.shares_counter(tier)) {
