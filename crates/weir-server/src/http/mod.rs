@@ -2,6 +2,7 @@
 
 mod access;
 mod acquire;
+pub mod admin;
 mod client;
 mod context;
 mod debug;
