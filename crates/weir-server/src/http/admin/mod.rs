@@ -28,7 +28,7 @@ use axum::{
 pub use self::{
     permission::{AdminCaller, AdminLevel, CallerProof, Needs, Permission},
     problem::Problem,
-    tokens::{AdminTokens, TokenFileError},
+    tokens::AdminTokens,
 };
 
 /// Who may use the admin API, as the settings say.
