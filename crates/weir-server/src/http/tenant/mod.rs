@@ -2,5 +2,9 @@
 
 mod signing;
 mod token;
+mod tokens;
 
-pub use token::{TenantClaims, TenantEntry, TenantTokenError, TokenKeys};
+pub use self::{
+    token::{TenantClaims, TenantEntry, TenantTokenError, TokenKeys},
+    tokens::{TenantSettings, TenantTokens, read_keys},
+};
