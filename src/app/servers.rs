@@ -5,13 +5,14 @@ use std::{io, net::SocketAddr, sync::Arc};
 
 use futures_util::{Stream, stream};
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
+use weir_config::texts;
 use weir_server::{
     Certificates, Connections,
-    bounds::Bounds,
+    bounds::{Bounds, RequestBounds},
     grpc,
     http::{
         self,
-        admin::{AdminTokens, Permission},
+        admin::{AdminParts, AdminTokens, Permission, ProcessFacts, RuleFiles},
     },
     net::{ConnectionAge, Listener, bind_tcp, raise_open_files},
     resp,
@@ -20,6 +21,9 @@ use weir_sources::Watch;
 
 use super::{AppContext, addresses::Addresses, error::AppError, shutdown::until_true};
 use crate::settings::{GrpcAddress, ListenAddress, Settings};
+
+/// The bytes of all rule files that the admin API shows.
+const MAX_TEXTS: usize = 16 << 20;
 
 /// Open files for everything but connections of clients: listeners, Redis, rules, logs.
 const RESERVED_FILES: usize = 256;
@@ -140,8 +144,12 @@ impl ListeningServers {
         let serve = |listener, router| http::serve(listener, router, Arc::clone(&connections), until());
         let pages = http::Pages::new(Arc::clone(connections.exceeded()));
         servers.spawn(serve(self.http, http::router(context, bounds.request, settings.json, &pages)));
-        let permission = Permission::new(settings.admin.clone(), tokens, clock.clone());
-        servers.spawn(serve(self.debug, http::debug_router(context, &pages, &permission)));
+        let admin = AdminParts {
+            permission: Permission::new(settings.admin.clone(), tokens, clock.clone()),
+            facts: facts(settings, bounds.request),
+            more: Vec::new(),
+        };
+        servers.spawn(serve(self.debug, http::debug_router(context, &pages, admin)));
         if let (Some(listener), Some(prometheus)) = (self.prometheus, &settings.prometheus) {
             let path = prometheus.path.clone();
             let router = http::metrics_router(&context.stats, path, context.metric_names.clone(), &pages);
@@ -149,6 +157,13 @@ impl ListeningServers {
         }
         Ok(servers)
     }
+}
+
+fn facts(settings: &Settings, bounds: RequestBounds) -> ProcessFacts {
+    let (path, options) = (settings.rules.dir.clone(), settings.rules.files);
+    let read = move || texts(&path, &options, MAX_TEXTS).map_err(|error| error.to_string());
+    let files = settings.rules.xds.is_none().then(|| RuleFiles(Arc::new(read)));
+    ProcessFacts { instance: settings.coordination.instance.clone(), bounds, files }
 }
 
 fn changes(watch: Watch) -> impl Stream<Item = ()> + Send {
