@@ -1,5 +1,6 @@
 //! The commands besides `serve`.
 
+pub mod admin;
 pub mod call;
 mod check;
 pub mod data;
@@ -15,6 +16,8 @@ pub mod simulate;
 mod simulate_rule;
 mod simulate_share;
 mod simulate_wait;
+pub mod top;
+pub mod why;
 
 pub use call::call;
 pub use check::{CheckFormat, CheckOptions, check};
@@ -26,3 +29,5 @@ pub use health::health;
 pub use hot::hot;
 pub use simulate::simulate;
 pub use simulate_rule::DescriptorToSimulate;
+pub use top::top;
+pub use why::why;

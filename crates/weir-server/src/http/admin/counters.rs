@@ -13,7 +13,7 @@ use weir_limit::{
     Descriptor, DescriptorMatch, Entry, Hits, LimitCheck, Request, Tier, Timestamp, algorithm::CounterState,
 };
 use weir_limiter::{LimitError, Looked, counter_number};
-use weir_observe::hot_keys::By;
+use weir_observe::hot_keys::{By, HotEntries};
 use weir_store::{CounterSight, SightSource, Store};
 
 use super::{
@@ -66,11 +66,7 @@ pub(super) async fn list<S: Store>(
 }
 
 /// The entries of hot keys that begin with `entries`.
-fn below<S: Store>(
-    api: &AdminApi<S>,
-    domain: &str,
-    entries: &[Entry<'_>],
-) -> Vec<Box<[(Box<str>, Box<str>)]>> {
+fn below<S: Store>(api: &AdminApi<S>, domain: &str, entries: &[Entry<'_>]) -> Vec<HotEntries> {
     let limiter = &api.context.limiter;
     let Some(hot_keys) = limiter.hot_keys() else { return Vec::new() };
     let (mut seen, mut below) = (BTreeSet::new(), Vec::new());
