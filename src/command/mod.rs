@@ -1,5 +1,6 @@
 //! The commands besides `serve`.
 
+pub mod admin;
 pub mod call;
 mod check;
 pub mod data;
@@ -16,6 +17,8 @@ mod simulate_rule;
 mod simulate_share;
 mod simulate_wait;
 pub mod token;
+pub mod top;
+pub mod why;
 
 pub use call::call;
 pub use check::{CheckFormat, CheckOptions, check};
@@ -28,3 +31,5 @@ pub use hot::hot;
 pub use simulate::simulate;
 pub use simulate_rule::DescriptorToSimulate;
 pub use token::token;
+pub use top::top;
+pub use why::why;
