@@ -16,6 +16,7 @@ mod otlp;
 mod otlp_metrics;
 mod parse;
 mod reader;
+mod recording;
 mod redis_port;
 mod resolve;
 mod stores;

@@ -36,6 +36,7 @@ use super::{
     mogrifiers::mogrifiers,
     otlp_metrics, parse,
     reader::{MAX_SHOWN, SettingErrors, SettingReader},
+    recording::recording,
     redis_port,
     stores::Backend,
     tls, trace, unknown, unsupported, xds,
@@ -447,6 +448,7 @@ fn limiter(read: &mut SettingReader<'_>) -> weir_limiter::DecisionSettings {
                 ("all", ReportedRejections::All),
             ],
         ),
+        recording: recording(read),
     }
 }
 

@@ -174,6 +174,9 @@ impl<S: Store> Limiter<S> {
         });
         // a store that does not reply gives the places up
         let _ = self.end(&loaded, domain, running.collect(), true, now).await;
+        if self.recorder.is_on() {
+            self.record_undone(domain, name, now);
+        }
     }
 
     /// Ends `running` requests, in their order, and counts what they cost beyond what they have reserved.
