@@ -4,13 +4,16 @@ use smallvec::SmallVec;
 use weir_limit::{
     Basis, Code, CounterKey, Decision, Descriptor, DescriptorMatch, Direction, Entry, Hits, IN_FLIGHT,
     KeyHasher, LimitCheck, LimitMatch, Matched, OverLimitPolicy, PlaceDecisions, Request, RuleRef, Scope,
-    Status, Timestamp, Verdict,
+    Status, Tier, Timestamp, Verdict,
 };
 use weir_observe::OwnCounts;
 use weir_recording::{FirstSight, RecordedKind, RecordedRequest, RecordedStatus, Recorder};
 use weir_store::Store;
 
-use super::Limiter;
+use super::{Limiter, in_flight};
+
+/// The most checks of a request that are compared with each other.
+const MAX_COMPARED: usize = 64;
 
 /// The recorder, and what finds the descriptors that have no counter of their own.
 #[derive(Debug)]
@@ -66,12 +69,21 @@ impl<S: Store> Limiter<S> {
             };
             status(&verdict.statuses[i], key, decided[i].1.as_ref())
         };
-        let first_sight = |i: usize| {
+        let check_of = |i: usize| {
             let (found, decision) = &decided[i];
-            let check = found.check(request.domain, &request.descriptors[i]);
-            check.zip(*decision).map_or_else(FirstSight::default, |(check, decision)| {
-                self.first_sight(&check, counted(&check, &decision, scope), now)
-            })
+            found.check(request.domain, &request.descriptors[i]).zip(*decision)
+        };
+        let first_sight = |i: usize| {
+            let Some((check, _)) = check_of(i) else { return FirstSight::default() };
+            let all = (0..decided.len()).filter_map(check_of);
+            let all: Vec<_> = all
+                .take(MAX_COMPARED + 1)
+                .map(|(other, decision)| {
+                    let taken = taken(&other, &decision, scope);
+                    (other, taken)
+                })
+                .collect();
+            self.first_sight(&check, all.iter().map(|(other, taken)| (other, *taken)), now)
         };
         self.recorder.recorder.append(&recorded, status_of, first_sight);
     }
@@ -107,16 +119,21 @@ impl<S: Store> Limiter<S> {
             };
             status(&verdict.statuses[i], key, check_of(i).map(|check| &decisions[check]))
         };
-        let is_void =
-            self.scope_of(matched) == Scope::Request && decisions.iter().any(|decision| decision.over);
+        let scope = self.scope_of(matched);
+        let is_void = scope == Scope::Request && decisions.iter().any(|decision| decision.over);
+        // what a rejected request with places has given back
+        let given_back = |i: usize| {
+            placed.filter(|_| recorded.is_over).map_or(Hits(0), |placed| returned(matched, placed, scope, i))
+        };
         let first_sight = |i: usize| match &matched.matches[i] {
             DescriptorMatch::Limited(found) => {
-                let (check, decision) = (&matched.checks[*found], &decisions[*found]);
-                let counted = counted(check, decision, self.scope_of(matched));
-                // what a place refuses was given back
-                let is_refused = verdict.code == Code::OverLimit && placed.is_some();
-                let counted = if is_void && !check.stands() || is_refused { Hits(0) } else { counted };
-                self.first_sight(check, counted, now)
+                let check = &matched.checks[*found];
+                let enforced = matched.enforced().iter().zip(decisions).enumerate();
+                let all = enforced.map(|(i, (other, decision))| match taken(other, decision, scope) {
+                    Some(_) if is_void && !other.stands() => (other, Some(Hits(0))),
+                    taken => (other, taken.map(|taken| taken.minus(given_back(i)))),
+                });
+                self.first_sight(check, all, now)
             }
             DescriptorMatch::Unlimited(rule) => {
                 FirstSight { rule: rule.path.to_string(), ..FirstSight::default() }
@@ -137,13 +154,15 @@ impl<S: Store> Limiter<S> {
         self.recorder.recorder.append(&recorded, status_of, |_| FirstSight::default());
     }
 
-    /// What is known of the counters of `check`, after a decision that has `counted` hits.
-    fn first_sight(&self, check: &LimitCheck<'_>, counted: Hits, now: Timestamp) -> FirstSight {
+    /// What is known of the counters of `check`, after a request with `all` of these checks, each with the hits that it has
+    /// taken.
+    fn first_sight<'c>(
+        &self,
+        check: &LimitCheck<'_>,
+        all: impl Iterator<Item = (&'c LimitCheck<'c>, Option<Hits>)> + Clone,
+        now: Timestamp,
+    ) -> FirstSight {
         let rule = check.rule.compiled().map_or_else(|| check.rule_text(), |rule| rule.path.to_string());
-        if check.direction == Direction::GiveBack {
-            // how much was given back is not known
-            return FirstSight { rule, ..FirstSight::default() };
-        }
         let (counters, at) = match self.store.lines_for(check) {
             Some(memory) => (memory.counters(check, now), now),
             None => match self.store.estimate(check, now) {
@@ -151,8 +170,32 @@ impl<S: Store> Limiter<S> {
                 None => return FirstSight { rule, ..FirstSight::default() },
             },
         };
-        FirstSight { rule, counters: check.own_tiers().iter().cloned().zip(counters).collect(), counted, at }
+        let known = check.own_tiers().iter().zip(counters);
+        let known = known.map(|(tier, counter)| {
+            let counted = counted(check, tier, all.clone())?;
+            Some((tier.clone(), counter, counted))
+        });
+        FirstSight { rule, counters: known.collect::<Option<_>>().unwrap_or_default(), at }
     }
+}
+
+/// The hits that the counter of a `tier` of `check` has counted. None if it is not known, or there are so many checks that
+/// it would take too long.
+fn counted<'c>(
+    check: &LimitCheck<'_>,
+    tier: &Tier,
+    all: impl Iterator<Item = (&'c LimitCheck<'c>, Option<Hits>)>,
+) -> Option<Hits> {
+    let mut counted = Hits(0);
+    for (i, (other, taken)) in all.enumerate() {
+        if i >= MAX_COMPARED {
+            return None;
+        }
+        if other.key == check.key && other.tiers().iter().any(|other| other.shares_counter(tier)) {
+            counted = counted.plus(taken?);
+        }
+    }
+    Some(counted)
 }
 
 /// A descriptor's match, and the decision about it, if there was one.
@@ -182,10 +225,25 @@ fn status(status: &Status<'_>, key: Option<CounterKey>, decision: Option<&Decisi
     }
 }
 
-/// The hits that a decision has taken.
-fn counted(check: &LimitCheck<'_>, decision: &Decision, scope: Scope) -> Hits {
+/// The hits that a decision has taken. None if it gave some back: how many that were is not known.
+fn taken(check: &LimitCheck<'_>, decision: &Decision, scope: Scope) -> Option<Hits> {
     let is_counted = !decision.over || check.over_limit_policy_in(scope) == OverLimitPolicy::Count;
-    if is_counted && check.direction == Direction::Take { check.hits } else { Hits(0) }
+    match check.direction {
+        Direction::Take if is_counted => Some(check.hits),
+        Direction::Take | Direction::Look => Some(Hits(0)),
+        Direction::GiveBack => None,
+    }
+}
+
+/// What a rejected request has given back of the hits of check `i`.
+fn returned(matched: &Matched<'_>, placed: &PlaceDecisions, scope: Scope, i: usize) -> Hits {
+    let is_refused = placed.decisions.iter().flatten().any(|decision| decision.over);
+    if is_refused && scope == Scope::Request || in_flight::is_refused(matched, placed, i) {
+        return matched.checks[i].hits;
+    }
+    let mut places = matched.places.iter();
+    let place = places.find(|(descriptor, _)| matched.matches[*descriptor].check() == Some(i));
+    place.map_or(Hits(0), |(_, place)| place.reserved)
 }
 
 fn kind_of(request: &Request<'_>, matched: &Matched<'_>) -> RecordedKind {

@@ -41,8 +41,13 @@ impl<T: Default> Default for Sharded<T> {
 }
 
 impl<T> Sharded<T> {
-    pub fn of(make: impl Fn() -> T) -> Self {
-        Self((0..*PLACES).map(|_| ShardedPlace(make())).collect())
+    pub(super) fn of(make: impl Fn() -> T) -> Self {
+        Self::of_at_least(1, make)
+    }
+
+    /// At least so many places, a power of two, for values that threads hold for a while.
+    pub fn of_at_least(places: usize, make: impl Fn() -> T) -> Self {
+        Self((0..places.max(*PLACES)).map(|_| ShardedPlace(make())).collect())
     }
 
     pub fn own(&self) -> &T {

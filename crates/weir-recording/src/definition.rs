@@ -48,10 +48,8 @@ pub struct Definition<'a> {
 #[derive(Debug, Default)]
 pub struct FirstSight {
     pub rule: String,
-    /// The tiers and their counters after the decision.
-    pub counters: Vec<(Tier, CounterState)>,
-    /// The hits that the decision has counted.
-    pub counted: Hits,
+    /// The tiers, their counters after the request, and the hits that it has counted there.
+    pub counters: Vec<(Tier, CounterState, Hits)>,
     pub at: Timestamp,
 }
 
@@ -65,8 +63,8 @@ pub(crate) fn put_definition(out: &mut Vec<u8>, text: &DescriptorText<'_>, first
     put_text(out, &first.rule)?;
     put_limit(out, text.limit)?;
     out.push(u8::try_from(first.counters.len()).ok()?);
-    for (tier, counter) in &first.counters {
-        put_state(out, tier, counter, first.counted, first.at);
+    for (tier, counter, counted) in &first.counters {
+        put_state(out, tier, counter, *counted, first.at);
     }
     Some(())
 }

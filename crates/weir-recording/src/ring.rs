@@ -27,6 +27,9 @@ const SLOT: usize = 24;
 /// The full blocks that a lane keeps while the ring is read.
 const WAITING: usize = 1;
 
+/// The least number of lanes: so many threads find a free one.
+const LANES: usize = 8;
+
 /// A block has such a part of the time for which requests are kept, at most.
 const PARTS: u64 = 15;
 
@@ -158,7 +161,7 @@ impl Recorder {
     pub fn start(&self, order: RecordingOrder, now: Timestamp) {
         let lanes = self.lanes.get_or_init(|| {
             let next = AtomicU16::new(0);
-            Sharded::of(|| {
+            Sharded::of_at_least(LANES, || {
                 let open = OpenBlock::new(next.fetch_add(1, Ordering::Relaxed));
                 Mutex::new(RecordingLane { open, waiting: Vec::new() })
             })

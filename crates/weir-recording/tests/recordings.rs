@@ -161,16 +161,13 @@ fn lanes_are_merged_by_time_and_no_request_is_lost() {
             });
         }
     });
-    let lost = recorder.state(NOW).lost;
+    assert_eq!(recorder.state(NOW).lost, 0);
     let told = told(download(&recorder, None));
-    assert_eq!(told.len() as u64 + lost, 40_000);
-    for thread in 0..8 {
-        let of_thread = told.iter().filter(|line| line.ends_with(&format!("tenant={thread} x1")));
-        let times: Vec<u64> = of_thread
-            .map(|line| line.split(' ').next().and_then(|at| at.parse().ok()).expect("a time"))
-            .collect();
-        assert!(times.len() > 4_000);
-    }
+    assert_eq!(told.len(), 40_000);
+    let at = |line: &String| line.split(' ').next().and_then(|at| at.parse::<u64>().ok()).expect("a time");
+    // a thread that finds its lane busy takes another one
+    let late = told.windows(2).filter(|pair| at(&pair[1]) < at(&pair[0])).count();
+    assert!(late < 400, "{late}");
 }
 
 #[test]
@@ -215,8 +212,11 @@ fn counters_are_as_before_the_first_decision() {
     let recorded = RecordedRequest::new(RecordedKind::Decision, at, &request);
     let first = |_| FirstSight {
         rule: String::new(),
-        counters: tiers.iter().cloned().zip(after.clone()).collect(),
-        counted: Hits(2),
+        counters: tiers
+            .iter()
+            .zip(&after)
+            .map(|(tier, state)| (tier.clone(), state.clone(), Hits(2)))
+            .collect(),
         at,
     };
     recorder.append(&recorded, |_| RecordedStatus::default(), first);
