@@ -132,7 +132,8 @@ impl ListeningServers {
         let serve = |listener, router| http::serve(listener, router, Arc::clone(&connections), until());
         let pages = http::Pages::new(Arc::clone(connections.exceeded()));
         servers.spawn(serve(self.http, http::router(context, bounds.request, settings.json, &pages)));
-        servers.spawn(serve(self.debug, http::debug_router(context, &pages)));
+        servers
+            .spawn(serve(self.debug, http::debug_router(context, &pages, &settings.coordination.instance)));
         if let (Some(listener), Some(prometheus)) = (self.prometheus, &settings.prometheus) {
             let path = prometheus.path.clone();
             let router = http::metrics_router(&context.stats, path, context.metric_names.clone(), &pages);

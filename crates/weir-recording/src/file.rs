@@ -17,6 +17,9 @@ pub(crate) const MAGIC: &[u8] = b"weir-recording";
 /// The number of the format.
 pub(crate) const FORMAT: u16 = 1;
 
+const HASHED: u8 = 1;
+const MISSING: u8 = 2;
+
 /// The length of what a block begins with.
 pub(crate) const BLOCK_HEAD: usize = 16;
 
@@ -31,6 +34,8 @@ pub struct RecordingHeader {
     pub clock_offset: i64,
     /// Whether values are hashed.
     pub is_hashed: bool,
+    /// Whether the instance did not answer, so that nothing of it is there.
+    pub is_missing: bool,
     /// The time of the first record, and that of the last one.
     pub from: Timestamp,
     pub until: Timestamp,
@@ -54,8 +59,8 @@ pub struct RecordingSnapshot {
 // === impl RecordingHeader ===
 
 impl RecordingHeader {
-    /// The beginning of a file.
-    pub(crate) fn bytes(&self) -> Vec<u8> {
+    /// The beginning of a file, and all of one that has no requests.
+    pub fn bytes(&self) -> Vec<u8> {
         let mut fields = Vec::new();
         // what is too long is left out
         for text in [&self.version, &self.instance] {
@@ -64,7 +69,8 @@ impl RecordingHeader {
             }
         }
         fields.extend(self.clock_offset.to_le_bytes());
-        fields.push(u8::from(self.is_hashed));
+        let flag = |flag, is_set| if is_set { flag } else { 0 };
+        fields.push(flag(HASHED, self.is_hashed) | flag(MISSING, self.is_missing));
         let numbers = [self.from.as_nanos(), self.until.as_nanos(), self.dropped, self.lost, self.unnamed];
         numbers.iter().for_each(|number| fields.extend(number.to_le_bytes()));
         let mut bytes = MAGIC.to_vec();
@@ -77,10 +83,22 @@ impl RecordingHeader {
     pub(crate) fn read(fields: &[u8]) -> Option<Self> {
         let mut fields = Fields(fields);
         let (version, instance) = (fields.text()?.to_owned(), fields.text()?.to_owned());
-        let (clock_offset, is_hashed) = (fields.i64()?, fields.u8()? != 0);
+        let (clock_offset, flags) = (fields.i64()?, fields.u8()?);
+        let (is_hashed, is_missing) = (flags & HASHED != 0, flags & MISSING != 0);
         let (from, until) = (Timestamp::from_nanos(fields.u64()?), Timestamp::from_nanos(fields.u64()?));
         let (dropped, lost, unnamed) = (fields.u64()?, fields.u64()?, fields.u64()?);
-        Some(Self { version, instance, clock_offset, is_hashed, from, until, dropped, lost, unnamed })
+        Some(Self {
+            version,
+            instance,
+            clock_offset,
+            is_hashed,
+            is_missing,
+            from,
+            until,
+            dropped,
+            lost,
+            unnamed,
+        })
     }
 }
 

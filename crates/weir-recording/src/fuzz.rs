@@ -4,8 +4,7 @@ use crate::{Merged, RecordedKind, Recording};
 
 /// Reads a recording to its end.
 pub fn recording(input: &[u8]) {
-    let Ok(recording) = Recording::read(input.to_vec()) else { return };
-    let recordings = [recording];
+    let Ok(recordings) = Recording::read_all(input.to_vec()) else { return };
     let mut merged = Merged::of(&recordings, [("#0".to_owned(), "value")]);
     let mut events = 0;
     while let Some(event) = merged.next() {

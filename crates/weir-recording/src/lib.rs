@@ -13,6 +13,8 @@
 //! eight for its time, in nanoseconds since the epoch. The blocks of a lane are in the order of their decisions, and each
 //! has a dictionary of its own, so that the oldest can go.
 //!
+//! A file may have several recordings, one after the other.
+//!
 //! A block is made of records, each of which begins with its length (four bytes, itself included), its kind, its flags,
 //! and a number of things (two bytes). Readers skip kinds that they do not know.
 //!

@@ -32,6 +32,7 @@ pub struct Recording {
     header: RecordingHeader,
     bytes: Vec<u8>,
     blocks: Vec<BlockPlace>,
+    end_of_header: usize,
     /// Whether its end is missing.
     is_truncated: bool,
 }
@@ -169,7 +170,22 @@ fn split_record(bytes: &[u8]) -> Option<(RecordHead, &[u8], &[u8])> {
 // === impl Recording ===
 
 impl Recording {
-    /// Reads a file. Of one whose end is missing, that is what is there.
+    /// Reads the recordings of a file. Of one whose end is missing, that is what is there.
+    pub fn read_all(mut bytes: Vec<u8>) -> Result<Vec<Self>, RecordingError> {
+        let mut recordings = Vec::new();
+        loop {
+            let mut recording = Self::read(bytes)?;
+            let end = recording.blocks.last().map_or(recording.end_of_header, |block| block.end);
+            let has_more = recording.bytes[end..].starts_with(MAGIC);
+            bytes = if has_more { recording.bytes.split_off(end) } else { Vec::new() };
+            recordings.push(recording);
+            if !has_more {
+                return Ok(recordings);
+            }
+        }
+    }
+
+    /// Reads the first recording of a file.
     pub fn read(bytes: Vec<u8>) -> Result<Self, RecordingError> {
         let mut fields = Fields(&bytes);
         if fields.bytes(MAGIC.len()) != Some(MAGIC) {
@@ -181,8 +197,9 @@ impl Recording {
         }
         let header = fields.u32().and_then(|length| fields.bytes(usize::try_from(length).ok()?));
         let header = header.and_then(RecordingHeader::read).ok_or(RecordingError::Header)?;
+        let end_of_header = bytes.len() - fields.0.len();
         let (mut blocks, mut is_truncated) = (Vec::new(), false);
-        while !fields.0.is_empty() {
+        while !fields.0.is_empty() && !fields.0.starts_with(MAGIC) {
             let begin = bytes.len() - fields.0.len() + BLOCK_HEAD;
             let Some((length, lane, base)) = block_head(&mut fields) else {
                 is_truncated = true;
@@ -193,7 +210,7 @@ impl Recording {
             blocks.push(BlockPlace { lane, base, begin, end: begin + length });
             fields.bytes(length);
         }
-        Ok(Self { header, bytes, blocks, is_truncated })
+        Ok(Self { header, bytes, blocks, end_of_header, is_truncated })
     }
 
     pub const fn header(&self) -> &RecordingHeader {

@@ -136,6 +136,18 @@ impl Default for RecordingOrder {
     }
 }
 
+impl RecordingOrder {
+    /// What both want.
+    fn with(self, other: Self) -> Self {
+        Self {
+            keep: self.keep.max(other.keep),
+            // one that has no end goes on
+            until: self.until.zip(other.until).map(|(until, other)| until.max(other)),
+            has_values: self.has_values || other.has_values,
+        }
+    }
+}
+
 // === impl Recorder ===
 
 impl Recorder {
@@ -157,7 +169,8 @@ impl Recorder {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// Records from now on as `order` says, and forgets what was recorded before, unless it is on.
+    /// Records from now on as `order` says, and forgets what was recorded before. If it is on already, it goes on, and follows
+    /// the earlier order, too.
     pub fn start(&self, order: RecordingOrder, now: Timestamp) {
         let lanes = self.lanes.get_or_init(|| {
             let next = AtomicU16::new(0);
@@ -166,7 +179,8 @@ impl Recorder {
                 Mutex::new(RecordingLane { open, waiting: Vec::new() })
             })
         });
-        if !self.is_on() {
+        let was_on = self.is_on();
+        if !was_on {
             self.clear(now);
         }
         for lane in lanes.all() {
@@ -174,6 +188,7 @@ impl Recorder {
         }
         let of_lanes = lanes.all().count() * (CAPACITY * (1 + WAITING) + SLOTS * SLOT);
         let mut ring = self.ring.lock();
+        let order = if was_on { order.with(ring.order) } else { order };
         ring.order = order;
         ring.room = self.max_bytes.saturating_sub(of_lanes).max(CAPACITY);
         let until = order.until.map_or(u64::MAX, Timestamp::as_nanos);

@@ -140,6 +140,13 @@ fn requests_are_forgotten_after_their_time_and_a_recording_ends_by_itself() {
     };
     assert_eq!(seconds(told.last().expect("some")), 299);
     assert!((230..=240).contains(&seconds(&told[0])), "{}", seconds(&told[0]));
+    // one that is on goes on
+    recorder.start(RecordingOrder::default(), NOW);
+    tenant(&recorder, "acme", NOW);
+    recorder.start(RecordingOrder { until, ..RecordingOrder::default() }, NOW);
+    let state = recorder.state(NOW.after(minute * 10));
+    assert_eq!((state.is_on, state.until, state.requests), (true, None, 1));
+    recorder.stop();
     // the next one begins anew
     recorder.start(RecordingOrder::default(), NOW);
     assert_eq!(recorder.state(NOW).requests, 0);

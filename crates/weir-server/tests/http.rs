@@ -58,7 +58,7 @@ async fn server(service: &Service) -> TestServer {
 }
 
 async fn debug_server(service: &Service) -> TestServer {
-    TestServer::start(http::debug_router(&context(service), &pages())).await
+    TestServer::start(http::debug_router(&context(service), &pages(), "here")).await
 }
 
 const ACME: &str =

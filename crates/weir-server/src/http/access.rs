@@ -47,6 +47,10 @@ impl HttpPeer {
         let is_loopback = stream.peer_addr().is_ok_and(|peer| peer.ip().to_canonical().is_loopback());
         Self { is_loopback }
     }
+
+    pub(super) const fn is_loopback(self) -> bool {
+        self.is_loopback
+    }
 }
 
 /// The pages `/json`, `/v1/acquire` and `/v1/release`.

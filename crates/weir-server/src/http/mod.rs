@@ -11,6 +11,7 @@ mod hot;
 mod json;
 mod metrics;
 mod pages;
+mod recording;
 mod router;
 mod serve;
 
@@ -18,5 +19,6 @@ pub use access::JsonAccess;
 pub use context::ServiceContext;
 pub use metrics::metrics_router;
 pub use pages::Pages;
+pub use recording::recording_routes;
 pub use router::{debug_router, router};
 pub use serve::serve;

@@ -11,6 +11,7 @@ use super::{
     context::ServiceContext,
     debug, metrics,
     pages::Pages,
+    recording::local_recording_routes,
 };
 use crate::{bounds::RequestBounds, health::Health};
 use weir_store::Store;
@@ -34,9 +35,10 @@ pub fn router<S: Store>(
 }
 
 /// Returns the paths of `DEBUG_PORT`: `/`, which lists the others, and of `pages` `/stats`, `/rlconfig` and `/metrics`.
-pub fn debug_router<S: Store>(context: &ServiceContext<S>, pages: &Pages) -> Router {
+pub fn debug_router<S: Store>(context: &ServiceContext<S>, pages: &Pages, instance: &str) -> Router {
     let metrics = metrics::route(&context.stats, context.metric_names.clone(), pages);
-    debug::router(context, pages).route("/metrics", metrics)
+    let recording = local_recording_routes(context, instance);
+    debug::router(context, pages).route("/metrics", metrics).merge(recording)
 }
 
 /// The status is for load balancers, the body for people.
