@@ -255,6 +255,11 @@ pub fn shared_counts(environment: &dyn Environment) -> Result<(SharedCounts, Sco
     })
 }
 
+/// Resolves what applies to all rules from `environment`, for commands that decide by them.
+pub fn decisions(environment: &dyn Environment) -> Result<weir_limiter::DecisionSettings, SettingErrors> {
+    resolve_only(environment, limiter)
+}
+
 /// Resolves the address of the debug port from `environment`, for commands that call it.
 pub fn debug_address(environment: &dyn Environment) -> Result<ListenAddress, SettingErrors> {
     resolve_only(environment, read_debug_address)

@@ -267,7 +267,13 @@ fn unknown(
     old: Option<&ExactLimiter>,
     merged: &Merged<'_>,
 ) -> Vec<String> {
-    let mut unknown = input.unknown.clone();
+    let missing = input.recordings.iter().map(Recording::header).filter(|header| header.is_missing);
+    let missing: Vec<String> = missing.map(|header| header.instance.clone()).collect();
+    let mut unknown = Vec::new();
+    if !missing.is_empty() {
+        unknown.push(format!("What these instances have decided is missing: {}.", some(&missing)));
+    }
+    unknown.extend(input.unknown.iter().cloned());
     let headers = || input.recordings.iter().map(Recording::header);
     let sum = |of: fn(&weir_recording::RecordingHeader) -> u64| headers().map(of).sum::<u64>();
     if headers().any(|header| header.is_hashed) {
@@ -289,7 +295,7 @@ fn unknown(
         let what = "These rules begin with unused counters, since what was used before is not known";
         unknown.push(format!("{what}: {}.", some(&starts)));
     }
-    if input.recordings.len() > 1 {
+    if input.recordings.len() - missing.len() > 1 {
         let what = "One exact limiter decides for all instances: those that sync at intervals may have admitted more";
         unknown.push(format!("{what}, by the bound of their mode."));
     }
