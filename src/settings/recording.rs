@@ -24,7 +24,7 @@ fn keep(text: &str) -> Result<Option<Period>, &'static str> {
 fn max_bytes(text: &str) -> Result<usize, String> {
     let bytes = parse::bytes_from(RecordingSettings::MIN_BYTES as u64, "32MiB")(text)?;
     if bytes > RecordingSettings::MAX_BYTES {
-        return Err("a size of 8MiB to 64MiB, such as 32MiB".to_owned());
+        return Err("a size of 16MiB to 64MiB, such as 32MiB".to_owned());
     }
     Ok(bytes)
 }

@@ -162,7 +162,7 @@ const OTHERS: &[(&str, &[Setting])] = &[
         shown("WEIR_RECORD", "off")
             .means("time for which [requests are kept](replay.md), 1s to 24h, such as `15m`; `off` until somebody asks \
                 for a recording"),
-        shown("WEIR_RECORD_BYTES", "64MiB").means("most memory for them, 8MiB to 64MiB"),
+        shown("WEIR_RECORD_BYTES", "64MiB").means("most memory for them, 16MiB to 64MiB"),
     ]),
     ("Stats", &[
         switch("DISABLE_STATS"),

@@ -6,10 +6,10 @@ use weir_limit::{CounterKey, Descriptor, Hits, Period, PlaceName, Request, Times
 use crate::definition::{DescriptorText, FirstSight, put_definition};
 
 /// The bytes of a block.
-pub(crate) const CAPACITY: usize = 128 << 10;
+pub(crate) const CAPACITY: usize = 256 << 10;
 
 /// The slots in which a lane finds the descriptors of its block. More of them are defined more than once.
-pub(crate) const SLOTS: usize = 2_048;
+pub(crate) const SLOTS: usize = 4_096;
 
 pub(crate) const DEFINITION: u8 = 0;
 pub(crate) const TIME: u8 = 7;
@@ -297,12 +297,15 @@ impl OpenBlock {
         let Some(key) = key else { return self.define(text, &first_sight()) };
         let bits = [key.hash(), key.shard()];
         #[expect(clippy::cast_possible_truncation, reason = "any of its bits are suitable")]
-        let place = bits[0] as usize % SLOTS;
-        let slot = &self.slots[place];
-        if slot.key == bits && slot.block == self.number {
-            return Ok(slot.number);
+        let first = bits[0] as usize % SLOTS;
+        let is_known = |slot: &DictionarySlot| slot.key == bits && slot.block == self.number;
+        for place in [first, first ^ 1] {
+            if is_known(&self.slots[place]) {
+                return Ok(self.slots[place].number);
+            }
         }
         let number = self.define(text, &first_sight())?;
+        let place = if self.slots[first].block == self.number { first ^ 1 } else { first };
         self.slots[place] = DictionarySlot { key: bits, number, block: self.number };
         Ok(number)
     }

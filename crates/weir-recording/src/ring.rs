@@ -115,7 +115,7 @@ impl RecordingSettings {
     pub const MAX_BYTES: usize = 64 << 20;
 
     /// The least [`RecordingSettings::max_bytes`].
-    pub const MIN_BYTES: usize = 8 << 20;
+    pub const MIN_BYTES: usize = 16 << 20;
 
     /// How long requests are kept if nothing says it.
     pub const KEEP: Period = Period::from_secs(15 * 60);
