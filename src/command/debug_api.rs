@@ -1,6 +1,7 @@
 //! Calls of the API of the debug port.
 
 use std::{
+    fmt::Write as _,
     io::{self, BufRead as _, BufReader, Read, Write},
     net::{SocketAddr, TcpStream},
     time::Duration,
@@ -42,7 +43,8 @@ pub(super) fn call_api(
     let mut request =
         format!("{method} {path} HTTP/1.0\r\nhost: {address}\r\ncontent-length: {}\r\n", body.len());
     for (name, value) in headers {
-        request += &format!("{name}: {value}\r\n");
+        // writing to a string cannot fail
+        let _ = write!(request, "{name}: {value}\r\n");
     }
     stream.write_all((request + "\r\n" + body).as_bytes())?;
     let mut reply = BufReader::new(stream);

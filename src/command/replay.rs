@@ -141,7 +141,7 @@ impl Replay {
     /// And what a replay cannot know of them.
     fn recordings(&self) -> CommandResult<(Vec<Recording>, Vec<String>)> {
         if let (Some(time), Some(domain)) = (&self.time, &self.domain) {
-            return self.log(AccessLogMap {
+            return self.log(&AccessLogMap {
                 domain: domain.clone(),
                 entries: self.map.clone(),
                 time: time.clone(),
@@ -159,9 +159,9 @@ impl Replay {
         Ok((recordings, Vec::new()))
     }
 
-    fn log(&self, map: AccessLogMap) -> CommandResult<(Vec<Recording>, Vec<String>)> {
+    fn log(&self, map: &AccessLogMap) -> CommandResult<(Vec<Recording>, Vec<String>)> {
         let [path] = &*self.files else { return Err("with --map, name one access log".into()) };
-        let log = read_access_log(BufReader::new(open(path)?), &map)
+        let log = read_access_log(BufReader::new(open(path)?), map)
             .map_err(failed(format!("cannot read {}", path.display())))?;
         let unknown = log.unknown();
         Ok((vec![log.recording], unknown))

@@ -6,7 +6,7 @@ use weir_recording::RecordingSettings;
 use super::{parse, reader::SettingReader};
 
 /// The longest time for which requests are kept.
-const LONGEST: Duration = Duration::from_secs(24 * 3_600);
+const LONGEST: Duration = Duration::from_hours(24);
 
 pub(super) fn recording(read: &mut SettingReader<'_>) -> RecordingSettings {
     RecordingSettings {

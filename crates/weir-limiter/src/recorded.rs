@@ -83,7 +83,7 @@ impl<S: Store> Limiter<S> {
                     (other, taken)
                 })
                 .collect();
-            self.first_sight(&check, all.iter().map(|(other, taken)| (other, *taken)), now)
+            self.first_sight(&check, &all.iter().map(|(other, taken)| (other, *taken)), now)
         };
         self.recorder.recorder.append(&recorded, status_of, first_sight);
     }
@@ -133,7 +133,7 @@ impl<S: Store> Limiter<S> {
                     Some(_) if is_void && !other.stands() => (other, Some(Hits(0))),
                     taken => (other, taken.map(|taken| taken.minus(given_back(i)))),
                 });
-                self.first_sight(check, all, now)
+                self.first_sight(check, &all, now)
             }
             DescriptorMatch::Unlimited(rule) => {
                 FirstSight { rule: rule.path.to_string(), ..FirstSight::default() }
@@ -159,7 +159,7 @@ impl<S: Store> Limiter<S> {
     fn first_sight<'c>(
         &self,
         check: &LimitCheck<'_>,
-        all: impl Iterator<Item = (&'c LimitCheck<'c>, Option<Hits>)> + Clone,
+        all: &(impl Iterator<Item = (&'c LimitCheck<'c>, Option<Hits>)> + Clone),
         now: Timestamp,
     ) -> FirstSight {
         let rule = check.rule.compiled().map_or_else(|| check.rule_text(), |rule| rule.path.to_string());
@@ -241,9 +241,9 @@ fn returned(matched: &Matched<'_>, placed: &PlaceDecisions, scope: Scope, i: usi
     if is_refused && scope == Scope::Request || in_flight::is_refused(matched, placed, i) {
         return matched.checks[i].hits;
     }
-    let mut places = matched.places.iter();
-    let place = places.find(|(descriptor, _)| matched.matches[*descriptor].check() == Some(i));
-    place.map_or(Hits(0), |(_, place)| place.reserved)
+    let mut asked = matched.places.iter();
+    let found = asked.find(|(descriptor, _)| matched.matches[*descriptor].check() == Some(i));
+    found.map_or(Hits(0), |(_, place)| place.reserved)
 }
 
 fn kind_of(request: &Request<'_>, matched: &Matched<'_>) -> RecordedKind {

@@ -20,6 +20,9 @@ pub(crate) const HEAD: usize = 8;
 /// The same with the time.
 const TIMED_HEAD: usize = HEAD + 4;
 
+/// The length of a record with a time that others are differences to.
+const TIME_LENGTH: u8 = 16;
+
 /// The length of a descriptor in a record.
 pub(crate) const STATUS: usize = 12;
 
@@ -124,6 +127,14 @@ pub(crate) struct OpenBlock {
     pub(crate) longest: Period,
 }
 
+fn bytes_of(words: [u32; 3]) -> [u8; STATUS] {
+    let mut bytes = [0; STATUS];
+    for (bytes, word) in bytes.chunks_exact_mut(4).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
 // === impl RecordedRequest ===
 
 impl<'a, 'r> RecordedRequest<'a, 'r> {
@@ -217,10 +228,8 @@ impl OpenBlock {
                 many.push(hits.0);
                 u32::MAX
             });
-            let [a, b, c, _] = number.to_le_bytes();
-            let [d, e, f, g] = few.to_le_bytes();
-            let [h, i, j, k] = status.remaining.to_le_bytes();
-            statuses.push([a, b, c, flags, d, e, f, g, h, i, j, k]);
+            // a block has no room for numbers of more than three bytes
+            statuses.push(bytes_of([number | u32::from(flags) << 24, few, status.remaining]));
         }
         let place = recorded.place.as_ref().map_or(&[][..], |name| name.bytes());
         let length = TIMED_HEAD + STATUS * statuses.len() + 8 * many.len() + place.len();
@@ -256,21 +265,19 @@ impl OpenBlock {
         if self.block.bytes.len() + length + HEAD + 8 > CAPACITY {
             return Err(self.too_full());
         }
-        let since = match at.as_nanos().checked_sub(self.base).map(u32::try_from) {
-            Some(Ok(since)) => since,
-            _ => {
-                if self.block.requests > 0 && at.since(self.block.begun) > self.longest {
-                    return Err(Unwritten::Full);
-                }
-                self.put_time(at);
-                0
+        let since = if let Some(Ok(since)) = at.as_nanos().checked_sub(self.base).map(u32::try_from) {
+            since
+        } else {
+            if self.block.requests > 0 && at.since(self.block.begun) > self.longest {
+                return Err(Unwritten::Full);
             }
+            self.put_time(at);
+            0
         };
         self.block.last = at;
-        let [a, b, c, d] = u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes();
-        let [e, f] = count.to_le_bytes();
-        let [g, h, i, j] = since.to_le_bytes();
-        self.block.bytes.extend_from_slice(&[a, b, c, d, kind, flags, e, f, g, h, i, j]);
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        let kind = u32::from(kind) | u32::from(flags) << 8 | u32::from(count) << 16;
+        self.block.bytes.extend_from_slice(&bytes_of([length, kind, since]));
         Ok(())
     }
 
@@ -283,7 +290,7 @@ impl OpenBlock {
     fn put_time(&mut self, at: Timestamp) {
         self.base = at.as_nanos();
         let bytes = &mut self.block.bytes;
-        bytes.extend_from_slice(&[(HEAD + 8) as u8, 0, 0, 0, TIME, 0, 0, 0]);
+        bytes.extend_from_slice(&[TIME_LENGTH, 0, 0, 0, TIME, 0, 0, 0]);
         bytes.extend_from_slice(&self.base.to_le_bytes());
     }
 

@@ -112,10 +112,7 @@ fn put_limit(out: &mut Vec<u8>, limit: Option<&RuntimeLimit>) -> Option<()> {
     Some(())
 }
 
-fn take_limit(fields: &mut Fields<'_>) -> Option<Option<Box<RuntimeLimit>>> {
-    if fields.u8()? == 0 {
-        return Some(None);
-    }
+fn take_limit(fields: &mut Fields<'_>) -> Option<Box<RuntimeLimit>> {
     let policy = if fields.u8()? == 1 { OverLimitPolicy::Count } else { OverLimitPolicy::Ignore };
     let mut tiers = Tiers::new();
     for _ in 0..fields.u8()? {
@@ -135,7 +132,7 @@ fn take_limit(fields: &mut Fields<'_>) -> Option<Option<Box<RuntimeLimit>>> {
         };
         tiers.push(Tier { requests, period, algorithm });
     }
-    RuntimeLimit::new(tiers, policy).ok().map(Box::new).map(Some)
+    RuntimeLimit::new(tiers, policy).ok().map(Box::new)
 }
 
 // === impl Definition ===
@@ -155,7 +152,7 @@ impl<'a> Definition<'a> {
         }
         let names = &bytes[..bytes.len() - fields.0.len()];
         let rule = fields.text()?;
-        let limit = take_limit(&mut fields)?;
+        let limit = if fields.u8()? == 0 { None } else { Some(take_limit(&mut fields)?) };
         let count = fields.u8()?;
         let before = (0..count).map(|_| CounterBefore::take(&mut fields)).collect::<Option<_>>()?;
         let number = number_of(names);

@@ -72,7 +72,7 @@ impl RecordingHeader {
         let flag = |flag, is_set| if is_set { flag } else { 0 };
         fields.push(flag(HASHED, self.is_hashed) | flag(MISSING, self.is_missing));
         let numbers = [self.from.as_nanos(), self.until.as_nanos(), self.dropped, self.lost, self.unnamed];
-        numbers.iter().for_each(|number| fields.extend(number.to_le_bytes()));
+        fields.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
         let mut bytes = MAGIC.to_vec();
         bytes.extend(FORMAT.to_le_bytes());
         bytes.extend(u32::try_from(fields.len()).unwrap_or(u32::MAX).to_le_bytes());

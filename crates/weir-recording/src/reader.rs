@@ -72,6 +72,7 @@ pub struct RecordedEvent<'m, 'a> {
 }
 
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "the flags of the format")]
 pub struct RecordedDescriptor<'m, 'a> {
     pub definition: &'m Definition<'a>,
     /// Whether it is the first one with this definition, before which counters were as that says.

@@ -36,7 +36,7 @@ pub(crate) fn put_state(out: &mut Vec<u8>, tier: &Tier, counter: &CounterState, 
     let mut put = |kind: u8, numbers: &[u64]| {
         out.push(kind);
         out.extend(tier.period.as_nanos().to_le_bytes());
-        numbers.iter().for_each(|number| out.extend(number.to_le_bytes()));
+        out.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
     };
     match &before {
         CounterState::FixedWindow(window) => put(FIXED_WINDOW, &[window.end().as_nanos(), before.used().0]),

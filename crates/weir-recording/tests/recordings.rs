@@ -26,7 +26,7 @@ fn entries<'a>(pairs: &[(&'a str, &'a str)]) -> Vec<Entry<'a>> {
 
 fn append(recorder: &Recorder, request: &Request<'_>, at: Timestamp, is_over: bool) {
     let hasher = KeyHasher::with_secret([1, 2]);
-    let recorded = RecordedRequest { is_over, ..RecordedRequest::new(RecordedKind::Decision, at, request) };
+    let asked = RecordedRequest { is_over, ..RecordedRequest::new(RecordedKind::Decision, at, request) };
     let status_of = |i: usize| RecordedStatus {
         key: Some(hasher.key(request.domain, &request.descriptors[i].entries, |_| None)),
         is_over,
@@ -34,7 +34,7 @@ fn append(recorder: &Recorder, request: &Request<'_>, at: Timestamp, is_over: bo
         ..RecordedStatus::default()
     };
     recorder
-        .append(&recorded, status_of, |_| FirstSight { rule: "shop.tenant".into(), ..FirstSight::default() });
+        .append(&asked, status_of, |_| FirstSight { rule: "shop.tenant".into(), ..FirstSight::default() });
 }
 
 fn tenant(recorder: &Recorder, value: &str, at: Timestamp) {
@@ -82,10 +82,10 @@ fn what_was_recorded_is_read() {
     // longer than four bytes tell, and back
     tenant(&recorder, "later", NOW.after(Period::from_secs(3_600)));
     tenant(&recorder, "earlier", NOW.after(Period::from_secs(7)));
-    let asked = format!("shop tenant=acme x3; shop tenant=acme x{}; shop k={long},k= x3", u64::MAX);
+    let texts = format!("shop tenant=acme x3; shop tenant=acme x{}; shop k={long},k= x3", u64::MAX);
     let expected = [
-        format!("0 Decision true {asked}"),
-        format!("1 Decision false {asked}"),
+        format!("0 Decision true {texts}"),
+        format!("1 Decision false {texts}"),
         "3600000000000 Decision false shop tenant=later x1".to_owned(),
         "7000000000 Decision false shop tenant=earlier x1".to_owned(),
     ];
@@ -216,7 +216,7 @@ fn counters_are_as_before_the_first_decision() {
     let at = NOW.after(Period::from_millis(1));
     let after = take(2, at);
     let request = Request::of("shop", &entries(&[("tenant", "acme")]));
-    let recorded = RecordedRequest::new(RecordedKind::Decision, at, &request);
+    let asked = RecordedRequest::new(RecordedKind::Decision, at, &request);
     let first = |_| FirstSight {
         rule: String::new(),
         counters: tiers
@@ -226,7 +226,7 @@ fn counters_are_as_before_the_first_decision() {
             .collect(),
         at,
     };
-    recorder.append(&recorded, |_| RecordedStatus::default(), first);
+    recorder.append(&asked, |_| RecordedStatus::default(), first);
     let recordings = [Recording::read(download(&recorder, None)).expect("a recording")];
     let mut merged = Merged::of(&recordings, []);
     let event = merged.next().expect("an event");
@@ -242,12 +242,13 @@ fn counters_are_as_before_the_first_decision() {
 
 #[test]
 fn names_resets_and_reloads_are_recorded() {
+    use RecordedKind::{Decision, Reload, Reset};
     let recorder = recorder();
     let acme = Descriptor { entries: entries(&[("tenant", "acme")]).into(), ..Descriptor::default() };
     let request = Request { domain: "shop", descriptors: [acme.clone()].into_iter().collect(), hits: 0 };
     let place = PlaceName::from_bytes(&[3; PlaceName::LEN]);
-    let recorded = RecordedRequest { place, ..RecordedRequest::new(RecordedKind::Decision, NOW, &request) };
-    recorder.append(&recorded, |_| RecordedStatus::default(), |_| FirstSight::default());
+    let asked = RecordedRequest { place, ..RecordedRequest::new(RecordedKind::Decision, NOW, &request) };
+    recorder.append(&asked, |_| RecordedStatus::default(), |_| FirstSight::default());
     recorder.append_reset("shop", &acme, NOW);
     recorder.append_reload();
     tenant(&recorder, "acme", NOW);
@@ -258,7 +259,6 @@ fn names_resets_and_reloads_are_recorded() {
     while let Some(event) = merged.next() {
         events.push((event.kind, event.place, event.descriptors.len()));
     }
-    use RecordedKind::{Decision, Reload, Reset};
     assert_eq!(events, [(Decision, place, 1), (Reset, None, 1), (Reload, None, 0), (Decision, None, 1)]);
 }
 

@@ -170,15 +170,11 @@ impl LogReading<'_> {
         let value =
             |(_, path): &(String, FieldPath)| path.find(line).and_then(text_of).ok_or_else(|| path.text());
         let values = map.entries.iter().map(value).collect::<Result<Box<[String]>, String>>()?;
-        let number = match self.numbers.get(&values) {
-            Some(number) => *number,
-            None => {
-                let number = u32::try_from(self.values.len()).unwrap_or(u32::MAX);
-                self.values.push(values.clone());
-                self.numbers.insert(values, number);
-                number
-            }
-        };
+        let next = u32::try_from(self.values.len()).unwrap_or(u32::MAX);
+        let number = *self.numbers.entry_ref(&values).or_insert_with(|| {
+            self.values.push(values.clone());
+            next
+        });
         self.requests.push((at, number));
         Ok(())
     }

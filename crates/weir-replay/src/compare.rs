@@ -9,7 +9,7 @@ use weir_recording::{Merged, RecordedEvent, RecordedKind, Recording, ValueKey};
 
 use super::{
     comparison::{Comparison, KeyChange, OldNew, ReplaySeries, RuleChange},
-    exact::{ExactLimiter, ReplaySettings, Replayed, ReplayedStatus},
+    exact::{ExactLimiter, ReplaySettings, Replayed},
     hashes::{hashes, named_values, unjudged},
     log_time::format_time,
 };
@@ -163,12 +163,11 @@ impl Tally {
         }
         for (i, recorded) in event.descriptors.iter().enumerate() {
             self.fallbacks += u64::from(recorded.is_fallback);
-            let of = |status: &&ReplayedStatus| status.descriptor == i;
-            let status = replayed.statuses.iter().find(of);
+            let status = replayed.of(i);
             let (is_over, rule) = status.map_or((false, None), |status| (status.is_over, status.rule));
             let (was_over, old_rule) = match old {
                 Some((old, labels)) => {
-                    let status = old.statuses.iter().find(of);
+                    let status = old.of(i);
                     let label = status.and_then(|status| labels.get(status.rule?)).map(String::as_str);
                     (status.is_some_and(|status| status.is_over), label)
                 }

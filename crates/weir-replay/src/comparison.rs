@@ -1,5 +1,7 @@
 //! What a replay has found.
 
+use std::fmt::Write as _;
+
 use serde_json::{Value, json};
 use weir_limit::{Period, Timestamp};
 
@@ -109,10 +111,12 @@ impl Comparison {
         };
         if let Some((rule, requests)) = &self.first_cause {
             let whole = percent(*requests, self.newly_rejected);
-            sentence += &format!(", {whole} of them by `{rule}`");
+            // writing to a string cannot fail
+            let _ = write!(sentence, ", {whole} of them by `{rule}`");
         }
         if self.newly_admitted > 0 {
-            sentence += &format!("; {} would newly be admitted", percent(self.newly_admitted, self.requests));
+            let newly = percent(self.newly_admitted, self.requests);
+            let _ = write!(sentence, "; {newly} would newly be admitted");
         }
         sentence + "."
     }

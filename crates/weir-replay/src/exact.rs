@@ -7,8 +7,8 @@ use futures_util::FutureExt as _;
 use hashbrown::{HashMap, HashSet};
 use smallvec::SmallVec;
 use weir_limit::{
-    Code, Descriptor, Domain, IN_FLIGHT, KeyHasher, LimitCheck, Matched, Modes, PlaceName, Request,
-    RequestName, RuleSet, Scope, algorithm::CounterState,
+    Code, CompiledRule, Descriptor, Domain, IN_FLIGHT, KeyHasher, LimitCheck, Matched, Modes, PlaceName,
+    Request, RequestName, RuleSet, Scope, algorithm::CounterState,
 };
 use weir_limiter::{
     DecisionSettings, Limiter, ReportedRejections,
@@ -77,6 +77,17 @@ pub struct ExactLimiter {
     events: u64,
 }
 
+// === impl Replayed ===
+
+impl Replayed {
+    /// Returns what became of a descriptor. They are in their order, and few are missing.
+    pub fn of(&self, descriptor: usize) -> Option<&ReplayedStatus> {
+        let is_it = |status: &&ReplayedStatus| status.descriptor == descriptor;
+        let found = || self.statuses.binary_search_by_key(&descriptor, |status| status.descriptor);
+        self.statuses.get(descriptor).filter(is_it).or_else(|| self.statuses.get(found().ok()?))
+    }
+}
+
 // === impl ExactLimiter ===
 
 impl ExactLimiter {
@@ -137,11 +148,13 @@ impl ExactLimiter {
             Request { domain: event.descriptors.first()?.definition.domain, ..Request::default() };
         let mut places: SmallVec<[usize; 2]> = SmallVec::new();
         for (i, recorded) in event.descriptors.iter().enumerate() {
-            let name = names.iter().find(|(descriptor, _)| *descriptor == i);
-            if let Some(descriptor) = descriptor_of(recorded, name.map(|(_, name)| name.as_deref())) {
-                request.descriptors.push(descriptor);
-                places.push(i);
+            let mut descriptor = descriptor_of(recorded);
+            if let Some((_, name)) = names.iter().find(|(descriptor, _)| *descriptor == i) {
+                let (Some(name), Some(last)) = (name, descriptor.entries.last_mut()) else { continue };
+                last.value = name;
             }
+            request.descriptors.push(descriptor);
+            places.push(i);
         }
         if request.descriptors.is_empty() {
             return None;
@@ -157,7 +170,7 @@ impl ExactLimiter {
                 statuses: SmallVec::new(),
             };
             for (status, descriptor) in verdict.statuses.iter().zip(&places) {
-                let rule = status.limit.and_then(|limit| limit.rule.compiled()).map(|rule| rule.index());
+                let rule = status.limit.and_then(|limit| limit.rule.compiled()).map(CompiledRule::index);
                 let is_over = status.code == Code::OverLimit;
                 let (descriptor, remaining) = (*descriptor, status.remaining);
                 replayed.statuses.push(ReplayedStatus { descriptor, is_over, remaining, rule });
@@ -252,14 +265,12 @@ impl ExactLimiter {
 fn begin(store: &MemoryStore, check: &LimitCheck<'_>, definition: &Definition<'_>, gaps: &mut ReplayGaps) {
     for tier in check.own_tiers() {
         let key = check.key.of_tier(tier);
-        match definition.before.iter().find_map(|before| before.of_tier(tier)) {
-            Some(state) => store.insert_if(key, || true, || (state, ()), |_| {}),
-            None => {
-                let is_new = store.with_slot(key, |slot| slot.is_none());
-                if is_new && let Some(rule) = check.rule.compiled() {
-                    gaps.unknown_starts.insert(rule.index());
-                }
-            }
+        if let Some(state) = definition.before.iter().find_map(|before| before.of_tier(tier)) {
+            store.insert_if(key, || true, || (state, ()), |_| {});
+        } else if store.with_slot(key, |slot| slot.is_none())
+            && let Some(rule) = check.rule.compiled()
+        {
+            gaps.unknown_starts.insert(rule.index());
         }
     }
 }
@@ -270,23 +281,12 @@ fn place_of(definition: &Definition<'_>) -> Option<PlaceName> {
     RequestName::read_place(last.value)
 }
 
-/// None for one that names a request which is not known here.
-fn descriptor_of<'d>(
-    recorded: &RecordedDescriptor<'d, '_>,
-    name: Option<Option<&'d str>>,
-) -> Option<Descriptor<'d>> {
-    let mut entries: SmallVec<[weir_limit::Entry<'d>; 4]> =
-        SmallVec::from_slice(&recorded.definition.entries);
-    if let Some(name) = name
-        && let Some(last) = entries.last_mut()
-    {
-        last.value = name?;
-    }
+fn descriptor_of<'d>(recorded: &RecordedDescriptor<'d, '_>) -> Descriptor<'d> {
     let is_default = !recorded.has_own_hits && recorded.hits.0 == 1;
-    Some(Descriptor {
-        entries,
+    Descriptor {
+        entries: SmallVec::from_slice(&recorded.definition.entries),
         limit: recorded.definition.limit.clone(),
         hits: (!is_default).then_some(recorded.hits.0),
         refund: recorded.is_refund,
-    })
+    }
 }
