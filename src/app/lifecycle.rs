@@ -112,7 +112,8 @@ impl App {
         let started = settings.trace.clone().map(|settings| trace::start(settings, &stats));
         let (tracer, exporter) = started.transpose().map_err(AppError::Thread)?.unzip();
         let health = Health::new();
-        let context = AppContext { limiter, stats, clock, health, headers, tracer, metric_names };
+        let audit = Arc::default();
+        let context = AppContext { limiter, stats, clock, health, headers, tracer, metric_names, audit };
         source.register(&context.stats);
         let mut rules = Rules::new(source, &settings, context.clone());
         rules.load_first().await.map_err(AppError::Rules)?;
@@ -161,6 +162,10 @@ impl App {
         let clock_steps = Arc::<ClockSteps>::default();
         stats.register(&clock_steps);
         background.spawn(clock_steps.follow(Arc::clone(&limiter), Arc::clone(&clock)));
+        background.spawn({
+            let (limiter, clock) = (Arc::clone(&limiter), Arc::clone(&clock));
+            async move { limiter.follow_resets(&*clock).await }
+        });
         background.spawn(sweep::run(Arc::clone(&limiter), clock));
         background.spawn(sweep::forget_names(Arc::clone(&stats)));
         background.spawn(store_state::follow(Arc::clone(&limiter), health.clone(), health_needs_store));

@@ -24,6 +24,7 @@ use weir::{
         record::Record,
         replay::Replay,
         simulate::Simulate,
+        token::Token,
     },
     settings::{self, Flags, ProcessEnvironment, SettingErrors},
 };
@@ -87,6 +88,9 @@ enum Command {
     /// Decide recorded requests by other rules, and show what differs. Exits with 2 above --max-increase, 1 on an error
     #[command(after_help = REPLAY_EXAMPLES)]
     Replay(Box<ReplayRules>),
+    /// Sign a token with which a tenant looks at its own limits, and nothing else
+    #[command(after_help = TOKEN_EXAMPLES)]
+    Token(Token),
     /// Print a script that completes weir's commands and options in a shell
     #[command(after_help = completions::EXAMPLES)]
     Completions(Completions),
@@ -122,6 +126,12 @@ Examples:
   weir data export --dir /var/lib/weir > backup.jsonl              also while weir runs
   weir data import --dir /var/lib/weir < backup.jsonl
   weir data compact --dir /var/lib/weir";
+
+const TOKEN_EXAMPLES: &str = "\
+Examples:
+  openssl rand -hex 32 > keys && chmod 600 keys
+  weir token --key-file keys --domain shop --for 90d tenant=acme
+  curl -H \"Authorization: Bearer $TOKEN\" http://localhost:8080/v1/headroom";
 
 const SIMULATE_EXAMPLES: &str = "\
 Examples:
@@ -256,6 +266,7 @@ pub(crate) fn run(cli: Cli, ignored: &[String]) -> Result<ExitCode, Box<dyn Erro
         Some(Command::Record(record)) => command::record(&record, environment, out)?,
         Some(Command::Replay(replay)) if replay.run(out)? => true,
         Some(Command::Replay(_)) => return Ok(ExitCode::from(ABOVE_INCREASE)),
+        Some(Command::Token(token)) => command::token(&token, environment, out).map(|()| true)?,
         Some(Command::Completions(completions)) => {
             completions.print(&mut Cli::command(), out).map(|()| true)?
         }

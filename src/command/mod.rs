@@ -19,6 +19,7 @@ pub mod simulate;
 mod simulate_rule;
 mod simulate_share;
 mod simulate_wait;
+pub mod token;
 
 pub use call::call;
 pub use check::{CheckFormat, CheckOptions, check};
@@ -32,3 +33,4 @@ pub use record::record;
 pub use replay::{ReplayedRules, replay};
 pub use simulate::simulate;
 pub use simulate_rule::DescriptorToSimulate;
+pub use token::token;

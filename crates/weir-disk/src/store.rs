@@ -30,8 +30,8 @@ use weir_limit::{
 };
 use weir_observe::{Metric, PlaceStats, Source, throttle::Throttle};
 use weir_store::{
-    Decisions, EndedPlace, MemoryStore, PlaceRequest, ReturnedHits, Store, StoreError, TakeOptions,
-    TakenPlaces, WaitRoom, clock::Clock, memory::Counted, pools::PoolSummary,
+    CounterSight, Decisions, EndedPlace, MemoryStore, PlaceRequest, ReturnedHits, SightSource, Store,
+    StoreError, TakeOptions, TakenPlaces, WaitRoom, clock::Clock, memory::Counted, pools::PoolSummary,
 };
 
 /// Counters in memory and on this instance's disk.
@@ -261,6 +261,13 @@ impl Store for DiskStore {
         Some(self.shared.memory.wait_room())
     }
 
+    async fn sight(&self, check: &LimitCheck<'_>, now: Timestamp) -> CounterSight {
+        let looked = LimitCheck { hits: Hits(0), direction: Direction::Look, ..check.copied() };
+        // a look reads what is on the disk alone
+        drop(self.take_with(&[looked], Scope::Descriptor, now, TakeOptions::default()).await);
+        CounterSight { source: SightSource::Disk, ..self.shared.memory.sight_now(check, now) }
+    }
+
     fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {
         let counters = self.shared.memory.known(check)?;
         Some(Estimate { counters, at: now, part: None })
@@ -306,6 +313,16 @@ impl Store for DiskStore {
         now: Timestamp,
     ) -> impl Future<Output = Result<ReturnedHits, StoreError>> + Send {
         future::ready(Ok(self.shared.memory.end_places_now(ended, now)))
+    }
+
+    fn free_places(
+        &self,
+        check: &PlaceCheck<'_>,
+        _: &Arc<PlaceStats>,
+        older_than: Period,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send {
+        future::ready(Ok(self.shared.memory.free_places_now(check, older_than, now)))
     }
 
     fn given_up(&self, check: &PlaceCheck<'_>, _: &Arc<PlaceStats>, now: Timestamp) -> Vec<ReservedHits> {

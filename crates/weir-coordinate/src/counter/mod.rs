@@ -207,12 +207,43 @@ impl LocalCounter {
         }
         other.return_leases();
         (self.choice.has_sibling, other.choice.has_sibling) = (true, true);
+        self.know_as(other);
+    }
+
+    /// Takes over what its sibling `other` knows, which goes, if that is more recent. What was counted here and `other`
+    /// has not heard of must not be forgotten.
+    pub(super) fn outlive(&mut self, other: &Self) {
+        let is_older = self.last_reply.replied_at < other.last_reply.replied_at;
+        if is_older && self.is_settled() && self.target.shares_counters(&other.target) {
+            self.lose_exactness();
+            self.know_as(other);
+        }
+    }
+
+    fn know_as(&mut self, other: &Self) {
         for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
             let mut known = other.target.tiers.iter().zip(other.estimate.iter());
             if let Some((_, known)) = known.find(|(its, _)| its.shares_counter(tier)) {
                 state.clone_from(known);
             }
         }
+    }
+
+    /// The store has cleared its counters.
+    pub(super) fn begin_anew(&mut self, now: Timestamp) {
+        for (tier, state) in self.target.tiers.iter().zip(&mut self.estimate) {
+            *state = CounterState::unused(tier, now);
+        }
+        self.lose_exactness();
+        (self.fallback, self.last_reply.granted_until) = (None, IdleAt::default());
+        self.plan.denied_until = Timestamp::default();
+        self.choice.requested_mode = None;
+        self.plan_flush(now);
+    }
+
+    /// Leases and pending hits are not reported.
+    pub(super) fn drop_unreported(&mut self) -> DroppedHits {
+        self.ledger.drop_unreported()
     }
 
     pub(super) fn change_mode(&mut self, mode: Coordination) {

@@ -14,6 +14,7 @@ use axum::{
 };
 
 use super::{
+    admin::{Needs, Permission},
     context::ServiceContext,
     hot,
     pages::{PageSource, Pages},
@@ -28,27 +29,17 @@ use weir_observe::{
 };
 use weir_store::Store;
 
-const PAGES: [(&str, &str); 5] = [
-    (
-        "/hot",
-        "print out the counters with the most hits and rejections; as JSON for Accept: application/json",
-    ),
-    ("/metrics", "print out stats for prometheus"),
-    ("/rlconfig", "print out the currently loaded configuration for debugging"),
-    (
-        "/rules",
-        "print out the loaded rules with everything that applies to them; as JSON for Accept: application/json",
-    ),
-    ("/stats", "print out stats"),
-];
-
 const NO_PPROF: &str = "\
 weir has no pprof endpoint. Profile the process with perf or heaptrack instead:
 docs/operations.md, section \"Profiles\".
 ";
 
 /// Returns all pages but `/metrics`.
-pub(super) fn router<S: Store>(context: &ServiceContext<S>, pages: &Pages) -> Router {
+pub(super) fn router<S: Store>(
+    context: &ServiceContext<S>,
+    pages: &Pages,
+    permission: &Arc<Permission>,
+) -> Router {
     let (stats, limiter) = (Arc::clone(&context.stats), Arc::clone(&context.limiter));
     let stats = pages.source(move || stats_page(&stats).into_bytes());
     let rules = {
@@ -68,23 +59,20 @@ pub(super) fn router<S: Store>(context: &ServiceContext<S>, pages: &Pages) -> Ro
         let (limiter, clock) = (Arc::clone(&context.limiter), Arc::clone(&context.clock));
         pages.source(move || hot::json_page(limiter.hot_keys(), clock.now()).into_bytes())
     };
-    Router::new()
-        .route("/", get(index))
+    let own = Router::new()
         .route("/hot", get(text_or_json).with_state((hot, hot_json)))
+        .route("/rules", get(text_or_json).with_state((described, described_json)));
+    let of_reference = Router::new()
+        .route("/stats", get(text).with_state(stats))
+        .route("/rlconfig", get(text).with_state(rules));
+    let of_reference =
+        if permission.is_declared() { permission.guard(of_reference, Needs::Read) } else { of_reference };
+    Router::new()
         .route("/debug/pprof", get(no_pprof))
         .route("/debug/pprof/{*page}", get(no_pprof))
         .route("/debug/pprof/", get(no_pprof))
-        .route("/stats", get(text).with_state(stats))
-        .route("/rlconfig", get(text).with_state(rules))
-        .route("/rules", get(text_or_json).with_state((described, described_json)))
-}
-
-async fn index() -> String {
-    PAGES.iter().fold(String::new(), |mut text, (path, help)| {
-        // writing to a String cannot fail
-        let _ = writeln!(text, "{path}: {help}");
-        text
-    })
+        .merge(permission.guard(own, Needs::Read))
+        .merge(of_reference)
 }
 
 /// Responds to the paths of Go's profiles, which envoyproxy/ratelimit has, with a pointer to the documentation.

@@ -2,6 +2,7 @@
 
 mod access;
 mod acquire;
+pub mod admin;
 mod client;
 mod context;
 mod debug;
@@ -11,14 +12,15 @@ mod hot;
 mod json;
 mod metrics;
 mod pages;
-mod recording;
 mod router;
+mod secret_file;
 mod serve;
+pub mod tenant;
 
 pub use access::JsonAccess;
 pub use context::ServiceContext;
 pub use metrics::metrics_router;
 pub use pages::Pages;
-pub use recording::recording_routes;
 pub use router::{debug_router, router};
+pub use secret_file::SecretFileError;
 pub use serve::serve;

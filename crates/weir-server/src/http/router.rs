@@ -8,10 +8,10 @@ use axum::{
 
 use super::{
     access::{self, JsonAccess},
+    admin::{self, AdminParts},
     context::ServiceContext,
     debug, metrics,
     pages::Pages,
-    recording::local_recording_routes,
 };
 use crate::{bounds::RequestBounds, health::Health};
 use weir_store::Store;
@@ -34,11 +34,12 @@ pub fn router<S: Store>(
         .route("/metrics", metrics)
 }
 
-/// Returns the paths of `DEBUG_PORT`: `/`, which lists the others, and of `pages` `/stats`, `/rlconfig` and `/metrics`.
-pub fn debug_router<S: Store>(context: &ServiceContext<S>, pages: &Pages, instance: &str) -> Router {
+/// Returns the paths of `DEBUG_PORT`: the console and `/metrics` for everybody, and the admin API and other pages for
+/// those who have permission.
+pub fn debug_router<S: Store>(context: &ServiceContext<S>, pages: &Pages, admin: AdminParts) -> Router {
     let metrics = metrics::route(&context.stats, context.metric_names.clone(), pages);
-    let recording = local_recording_routes(context, instance);
-    debug::router(context, pages).route("/metrics", metrics).merge(recording)
+    let debug = debug::router(context, pages, &admin.permission);
+    debug.merge(admin::router(context, admin)).route("/metrics", metrics)
 }
 
 /// The status is for load balancers, the body for people.

@@ -40,8 +40,8 @@ pub use self::{
     timers::Timers,
 };
 use super::{
-    Decisions, EndedPlace, PlaceRequest, ReturnedHits, Store, StoreError, TakeOptions, TakenPlaces,
-    brief_lock, has_repeated, wait_room::WaitRoom,
+    CounterSight, Decisions, EndedPlace, PlaceRequest, ReturnedHits, SightSource, Store, StoreError,
+    TakeOptions, TakenPlaces, brief_lock, has_repeated, wait_room::WaitRoom,
 };
 use weir_limit::{
     Basis, CounterKey, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, PlaceAsk, PlaceCheck,
@@ -337,6 +337,12 @@ impl<N: Notes> MemoryStore<N> {
             .collect()
     }
 
+    /// [`Store::sight`] without a future.
+    pub fn sight_now(&self, check: &LimitCheck<'_>, now: Timestamp) -> CounterSight {
+        let pool = check.pool.is_some().then(|| self.look(check, check.hits.max(Hits(1)), now));
+        CounterSight::of(self.counters(check, now), pool, SightSource::Memory, now)
+    }
+
     pub fn give_back(&self, check: &LimitCheck<'_>, now: Timestamp) {
         let check = LimitCheck { direction: Direction::GiveBack, ..check.copied() };
         self.decide_by(&check, check.over_limit_policy(), now);
@@ -377,6 +383,11 @@ impl<N: Notes> MemoryStore<N> {
             returned
         };
         ended.iter().map(end).collect()
+    }
+
+    /// Gives up places of this age. Returns their number.
+    pub fn free_places_now(&self, check: &PlaceCheck<'_>, older_than: Period, now: Timestamp) -> u64 {
+        self.places.free(check.key, older_than, now) as u64
     }
 
     /// Returns what was given up: [`Store::given_up`].
@@ -536,6 +547,16 @@ impl Store for MemoryStore {
         now: Timestamp,
     ) -> impl Future<Output = Result<ReturnedHits, StoreError>> + Send {
         future::ready(Ok(self.end_places_now(ended, now)))
+    }
+
+    fn free_places(
+        &self,
+        check: &PlaceCheck<'_>,
+        _: &Arc<PlaceStats>,
+        older_than: Period,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send {
+        future::ready(Ok(self.free_places_now(check, older_than, now)))
     }
 
     fn given_up(&self, check: &PlaceCheck<'_>, _: &Arc<PlaceStats>, now: Timestamp) -> Vec<ReservedHits> {
