@@ -29,6 +29,8 @@ descriptors:
 
 const RECORDS: (&str, &str) = ("WEIR_RECORD", "15m");
 
+const FULL: (&str, &str) = ("WEIR_ADMIN", "full");
+
 /// Asks about one hit. Returns whether it was admitted.
 fn ask(weir: &Serving, key: &str, value: &str) -> bool {
     let address = weir.address("http");
@@ -59,8 +61,10 @@ fn record(weir: &Serving, dir: &Path, options: &[&str]) -> String {
 fn allow_values(weir: &Serving) {
     let (address, body) = (weir.address("debug"), r#"{"values": true}"#);
     let mut stream = TcpStream::connect(address).expect("a connection");
-    let head =
-        format!("POST /v1/recording HTTP/1.0\r\nhost: {address}\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "POST /v1/recording HTTP/1.0\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
     stream.write_all((head + body).as_bytes()).expect("it is sent");
     let mut reply = String::new();
     stream.read_to_string(&mut reply).expect("a reply");
@@ -76,7 +80,7 @@ fn json(arguments: &[&str]) -> Value {
 #[test]
 fn a_replay_agrees_with_what_the_service_has_decided() {
     let (dir, files) = (rules(RULES), tempfile::tempdir().expect("a directory"));
-    let weir = Serving::start(path(&dir), &[NO_DELAY, RECORDS]);
+    let weir = Serving::start(path(&dir), &[NO_DELAY, RECORDS, FULL]);
     let mut admitted = [0_u64; 2];
     for i in 0..40 {
         admitted[0] += u64::from(ask(&weir, "tenant", ["acme", "globex"][i % 2]));
@@ -111,7 +115,7 @@ fn a_replay_agrees_with_what_the_service_has_decided() {
 #[test]
 fn an_increase_has_an_exit_code_of_its_own_and_a_page_has_no_scripts() {
     let (dir, files) = (rules(RULES), tempfile::tempdir().expect("a directory"));
-    let weir = Serving::start(path(&dir), &[NO_DELAY, RECORDS]);
+    let weir = Serving::start(path(&dir), &[NO_DELAY, RECORDS, FULL]);
     (0..5).for_each(|_| assert!(ask(&weir, "tenant", "<script>alert(1)</script>")));
     let file = record(&weir, files.path(), &["--values"]);
     let lower = rules(&RULES.replace("per_unit: 5", "per_unit: 4"));
@@ -135,7 +139,7 @@ fn an_increase_has_an_exit_code_of_its_own_and_a_page_has_no_scripts() {
 fn hashed_values_are_found_with_their_key() {
     let named = RULES.replace("  - key: user\n", "  - key: tenant\n    value: acme\n    rate_limit: { unit: year, requests_per_unit: 2 }\n  - key: user\n");
     let (dir, files) = (rules(&named), tempfile::tempdir().expect("a directory"));
-    let weir = Serving::start(path(&dir), &[NO_DELAY, RECORDS]);
+    let weir = Serving::start(path(&dir), &[NO_DELAY, RECORDS, FULL]);
     let admitted = (0..4).filter(|_| ask(&weir, "tenant", "acme")).count();
     assert_eq!(admitted, 2);
     let file = record(&weir, files.path(), &[]);
@@ -159,7 +163,7 @@ fn hashed_values_are_found_with_their_key() {
 #[test]
 fn an_instance_that_is_missing_is_named_first() {
     let (dir, files) = (rules(RULES), tempfile::tempdir().expect("a directory"));
-    let [one, other] = [(); 2].map(|()| Serving::start(path(&dir), &[NO_DELAY, RECORDS]));
+    let [one, other] = [(); 2].map(|()| Serving::start(path(&dir), &[NO_DELAY, RECORDS, FULL]));
     (0..3).for_each(|_| assert!(ask(&one, "tenant", "acme") && ask(&other, "tenant", "acme")));
     let gone =
         TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address").to_string();
@@ -186,12 +190,17 @@ fn an_instance_that_is_missing_is_named_first() {
 #[test]
 fn a_recording_that_nobody_has_started_and_files_of_others_are_told() {
     let (dir, files) = (rules(RULES), tempfile::tempdir().expect("a directory"));
-    let weir = Serving::start(path(&dir), &[NO_DELAY]);
+    let weir = Serving::start(path(&dir), &[NO_DELAY, FULL]);
     let key = files.path().join("key");
     let key = key.to_str().expect("a plain path");
     let none = run(&["record", "--minutes", "0", "--key-file", key, "--address", weir.address("debug")], &[]);
     assert_eq!(none.status.code(), Some(1));
-    assert!(stderr(&none).contains("404: there is no recording: start one by a POST"), "{}", stderr(&none));
+    assert!(stderr(&none).contains("404: There is no recording: start one by a POST."), "{}", stderr(&none));
+    let reads = Serving::start(path(&dir), &[NO_DELAY]);
+    let refused =
+        run(&["record", "--minutes", "0", "--key-file", key, "--address", reads.address("debug")], &[]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("WEIR_ADMIN"), "{}", stderr(&refused));
     for (name, bytes, expected) in [
         ("other", &b"domain: shop"[..], "it is no recording"),
         ("newer", b"weir-recording\x02\x00\x00\x00\x00\x00", "its format has the number 2"),
@@ -241,7 +250,7 @@ fn an_access_log_is_replayed() {
 #[test]
 fn a_recording_goes_on_across_a_reload() {
     let (dir, files) = (rules(RULES), tempfile::tempdir().expect("a directory"));
-    let weir = Serving::start(path(&dir), &[NO_DELAY, RECORDS]);
+    let weir = Serving::start(path(&dir), &[NO_DELAY, RECORDS, FULL]);
     (0..6).for_each(|_| _ = ask(&weir, "tenant", "acme"));
     fs::write(dir.path().join("rules.yaml"), RULES.replace("per_unit: 5", "per_unit: 1000000"))
         .expect("a file");
