@@ -6,6 +6,7 @@
 )]
 
 pub mod authority;
+pub mod browser;
 pub mod certificates;
 pub mod child;
 pub mod fake_redis;

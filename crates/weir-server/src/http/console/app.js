@@ -172,6 +172,7 @@ function refused({ detail: error }) {
   page?.close();
   page = null;
   document.title = 'weir';
+  document.body.classList.add('refused');
   show(main, el('h1', { tabindex: -1 }, error.status === 401 ? 'Who are you?' : 'Not allowed'),
     error.status === 401 ? loginForm(error) : [problem(error), again()]);
 }
@@ -312,6 +313,7 @@ async function begin() {
     else if (![401, 403].includes(error.status)) show(main, el('h1', {}, 'weir'), problem(error), again());
     return;
   }
+  document.body.classList.remove('refused');
   live.start();
   open();
 }

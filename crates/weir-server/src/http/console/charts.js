@@ -1,36 +1,53 @@
 // Lines and bars, as SVG. Pictures stretch with the page; their words are HTML beside them.
 
-import { el, svg } from './dom.js';
+import { el, show, svg } from './dom.js';
 import * as words from './words.js';
 
 const SERIES = [['admitted', 'Admitted'], ['rejected', 'Rejected']];
 const WIDTH = 600;
 const HEIGHT = 100;
 
+// The chart below the pointer by its caption, and how many steps back from now the pointer is.
+let pointed = { caption: null, back: 0 };
+
 // Admitted and rejected hits a second over the time of `history`.
 export function lines(history, caption) {
   const top = ceiling(Math.max(...history.admitted, ...history.rejected, 0));
   const steps = Math.max(history.admitted.length, 2);
+  const back = pointed.caption === caption ? pointed.back : null;
   const picture = stretched(WIDTH, HEIGHT, describe(history, caption), [
-    ...[0.25, 0.5, 0.75].map((part) => grid(part)),
+    ...[0.25, 0.5, 0.75].map(grid),
     ...SERIES.map(([series]) => line(history[series], steps, top, series)),
-    svg('line', { class: 'pointer', y1: 0, y2: HEIGHT, x1: -9, x2: -9 }),
+    pointer(back, steps),
   ]);
-  const figure = el('figure', { class: 'lines' },
-    el('figcaption', {}, el('span', {}, caption), legend(history, history.admitted.length - 1)),
+  const point = (event) => replace(event.currentTarget.closest('figure'), history, caption, backAt(event, steps));
+  picture.onpointermove = point;
+  picture.onpointerleave = ({ currentTarget }) => replace(currentTarget.closest('figure'), history, caption, null);
+  return el('figure', { class: 'lines' },
+    el('figcaption', {}, el('span', {}, caption), legend(history, back ?? 0)),
     el('div', { class: 'plot' },
       el('div', { class: 'scale', 'aria-hidden': 'true' }, [top, top / 2, 0].map((value) => el('span', {}, words.rate(value)))),
       picture,
       el('div', { class: 'times', 'aria-hidden': 'true' },
-        el('span', {}, `${words.duration(history.step * history.admitted.length)} ago`), el('span', {}, 'now'))));
-  picture.onpointermove = (event) => point(figureOf(event), history, event);
-  picture.onpointerleave = (event) => point(figureOf(event), history, null);
-  return figure;
+        el('span', {}, history.admitted.length ? `${words.duration(history.step * history.admitted.length)} ago` : 'no hits yet'), el('span', {}, 'now'))));
 }
 
-// The figure on the page: the one that was built may only have lent its state to it.
-function figureOf(event) {
-  return event.currentTarget.closest('figure');
+// Draws the chart again with the pointer elsewhere.
+function replace(figure, history, caption, back) {
+  pointed = { caption: back === null ? null : caption, back };
+  show(figure, ...lines(history, caption).childNodes);
+}
+
+function backAt({ clientX, currentTarget }, steps) {
+  const { left, width } = currentTarget.getBoundingClientRect();
+  const back = Math.round((1 - (clientX - left) / width) * (steps - 1));
+  return Math.min(Math.max(back, 0), steps - 1);
+}
+
+function pointer(back, steps) {
+  if (back === null) return null;
+  const x = WIDTH * (1 - back / (steps - 1));
+  return svg('line', { class: 'pointer', x1: x, x2: x, y1: 0, y2: HEIGHT });
 }
 
 function stretched(width, height, label, content) {
@@ -60,10 +77,10 @@ function ceiling(value) {
   return [1, 2, 5, 10].map((factor) => factor * ten).find((candidate) => candidate >= value);
 }
 
-function legend(history, index) {
+function legend(history, back) {
   const items = SERIES.map(([series, word]) =>
-    el('span', { class: `legend ${series}` }, sample(series), `${word} `, el('b', {}, words.rate(history[series][index] ?? 0))));
-  return el('span', { class: 'legends' }, items, el('span', { class: 'at' }, timeOf(history, index)));
+    el('span', { class: `legend ${series}` }, sample(series), `${word} `, el('b', {}, words.rate(history[series].at(-1 - back) ?? 0))));
+  return el('span', { class: 'legends' }, items, el('span', { class: 'at' }, timeOf(history, back)));
 }
 
 function sample(series) {
@@ -71,22 +88,8 @@ function sample(series) {
   return svg('svg', { viewBox: '0 0 24 10', class: 'sample', 'aria-hidden': 'true' }, line);
 }
 
-function timeOf(history, index) {
-  const back = (history.admitted.length - 1 - index) * history.step * 1_000;
-  return back <= 0 ? 'a second, now' : `a second, at ${words.clock(Date.parse(history.until) - back)}`;
-}
-
-// Shows the values below the pointer, or those of now.
-function point(figure, history, event) {
-  const last = history.admitted.length - 1;
-  const picture = figure.querySelector('.plot svg');
-  const { left, width } = picture.getBoundingClientRect();
-  const index = event ? Math.round(((event.clientX - left) / width) * last) : last;
-  const x = event ? (index / Math.max(last, 1)) * WIDTH : -9;
-  const pointer = picture.querySelector('.pointer');
-  pointer.setAttribute('x1', x);
-  pointer.setAttribute('x2', x);
-  figure.querySelector('.legends').replaceWith(legend(history, Math.min(Math.max(index, 0), Math.max(last, 0))));
+function timeOf({ step, until }, back) {
+  return back ? `a second, at ${words.clock(Date.parse(until) - back * step * 1_000)}` : 'a second, now';
 }
 
 function describe(history, caption) {

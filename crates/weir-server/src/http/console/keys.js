@@ -193,11 +193,11 @@ function fullestTier(states) {
 
 function resetSection(page, domain, entries, seen, draw) {
   if (!page.mayChange) return note('A reset needs the level full: a token of that level, or WEIR_ADMIN=full.');
-  const ask = () => askToReset(domain, entries, async () => {
+  const ask = () => askToReset(domain, entries, () => page.attempt(async () => {
     seen.answer = await reset(domain, entries);
     await find(domain, entries.map(({ key, value }) => `${key}=${value}`), seen);
     draw();
-  });
+  }));
   return el('div', { class: 'reset' }, el('button', { type: 'button', class: 'danger', onclick: ask }, 'Reset …'), el('div', { role: 'status' }, seen.answer));
 }
 

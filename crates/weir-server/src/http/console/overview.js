@@ -174,6 +174,5 @@ function columns(usual) {
 
 function clockWords(distance) {
   if (distance === null) return 'not compared';
-  if (Math.abs(distance) < 1e-6) return 'equal';
-  return `${words.duration(Math.abs(distance))} ${distance > 0 ? 'ahead' : 'behind'}`;
+  return Math.abs(distance) < 1e-6 ? 'that of the store' : `${words.duration(Math.abs(distance))} from the store’s`;
 }

@@ -128,7 +128,7 @@ const PAUSE = 700;
 const RECORD_SECONDS = 300;
 
 export function whatIf(page) {
-  const seen = { files: draft(), inForce: null, file: page.params.file, result: null, error: null, isChecking: false, isChanged: false, timer: null };
+  const seen = { files: draft(), inForce: null, said: null, file: page.params.file, result: null, error: null, isChecking: false, isChanged: false, timer: null };
   const view = { page, seen, draw: () => page.drawSoon(() => whatIfSections(view)) };
   page.attempt(async () => {
     await loadFiles(seen);
@@ -154,8 +154,9 @@ function keep(files) {
 
 async function loadFiles(seen) {
   try {
-    const { items } = await api.get('files');
-    seen.inForce = Object.fromEntries(items.map(({ name, text }) => [name, text]));
+    const lists = await Array.fromAsync(api.pages('files'));
+    seen.inForce = Object.fromEntries(lists.flatMap(({ items }) => items).map(({ name, text }) => [name, text]));
+    seen.said = lists[0].note;
   } catch (error) {
     if (error.status !== 404) throw error;
   }
@@ -201,6 +202,7 @@ function whatIfSections(view) {
   const text = seen.files[seen.file];
   return [
     fileBar(view),
+    note(seen.said),
     text === undefined ? empty('Choose the rule files that you want to change.', 'They are checked as weir check does, and compared with what was recorded. Nothing changes.') : editor(view, text),
     seen.error && problem(seen.error),
     text !== undefined && messagesSection(view),
@@ -224,7 +226,7 @@ function fileBar(view) {
   return el('div', { class: 'bar-of-choices' },
     el('div', { class: 'choices', role: 'group', 'aria-label': 'Files' }, tabs),
     el('label', { class: 'button' }, 'Open files …', el('input', { type: 'file', multiple: true, class: 'unseen', onchange: open })),
-    Object.keys(seen.files).length > 0 && el('button', { type: 'button', onclick: restore }, seen.inForce ? 'Begin with those in force' : 'Begin anew'));
+    Object.keys(seen.files).length > 0 && el('button', { type: 'button', onclick: restore }, seen.inForce ? 'Begin with the files as they are' : 'Begin anew'));
 }
 
 function select(view, file) {
@@ -291,7 +293,7 @@ function messageItem(view, { severity, file, line, column, message }) {
 
 function comparisonSection({ page, seen, draw }) {
   const { comparison, note: said } = seen.result;
-  if (!comparison) return el('section', { 'aria-label': 'Old and new' }, note(said), recordButton(page, seen, draw));
+  if (!comparison) return el('section', { 'aria-label': 'Old and new' }, note(said), seen.result.ok && recordButton(page, seen, draw));
   const { sentence, requests, newly_rejected, newly_admitted, unknown, rules, keys } = comparison;
   return el('section', { 'aria-label': 'Old and new' },
     el('h2', {}, 'Old and new'),

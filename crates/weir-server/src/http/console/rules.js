@@ -6,11 +6,11 @@ import { address, badge, choices, el, empty, isNamed, keyLink, link, name, note,
 import * as words from './words.js';
 
 // rows of a domain before one asks for more
-const PART = 200;
+const PART = 100;
 const HOT_KEYS = 5;
 
 export function rules(page) {
-  const seen = { rules: [], unmatched: null, hot: null, shown: PART, isComplete: false };
+  const seen = { rules: [], unmatched: null, hot: null, rows: new Map(), shown: PART, isComplete: false };
   const draw = () => page.drawSoon(() => sections(page, seen, draw));
   page.every(60, async () => {
     await load(page, seen, draw);
@@ -29,14 +29,14 @@ export function rules(page) {
   }
 }
 
-// The first load shows each part as it comes; later ones replace all at once.
+// The first load shows the first rules before it has all; later ones replace all at once.
 async function load(page, seen, draw) {
   const all = [];
   for await (const { items } of api.pages('rules')) {
     if (!page.isOpen) return;
     all.push(...items);
-    if (seen.isComplete) continue;
-    seen.rules = all;
+    if (seen.rules.length) continue;
+    seen.rules = items;
     draw();
   }
   Object.assign(seen, { rules: all, isComplete: true });
@@ -80,9 +80,7 @@ function filter(page, draw) {
 // === the tree ===
 
 function domainSection(page, seen, domain, draw) {
-  const text = (page.params.text ?? '').toLowerCase();
-  const found = seen.rules.filter((rule) => rule.domain === domain && `${rule.rule} ${rule.file} ${rule.limit}`.toLowerCase().includes(text));
-  const rows = tree(found);
+  const { found, rows } = rowsOf(seen, domain, (page.params.text ?? '').toLowerCase());
   const chosen = rows.findIndex(({ rule }) => rule && rule.rule === page.params.rule);
   const most = Math.max(seen.shown, chosen + 1);
   const more = () => {
@@ -94,6 +92,16 @@ function domainSection(page, seen, domain, draw) {
     found.length ? table(`${words.count(found.length, 'rule')} of ${domain}`, columns(page), rows.slice(0, most), ({ key }) => key, (row) => detailOf(page, seen, row))
       : empty('No rule here has this text.', 'Clear the field above to see all.'),
     rows.length > most && el('button', { type: 'button', onclick: more }, `Show more of ${words.number(rows.length)} rows`));
+}
+
+// Thousands of rules are not searched each second.
+function rowsOf(seen, domain, text) {
+  const known = seen.rows.get(domain);
+  if (known?.rules === seen.rules && known.text === text) return known;
+  const found = seen.rules.filter((rule) => rule.domain === domain && `${rule.rule} ${rule.file} ${rule.limit}`.toLowerCase().includes(text));
+  const made = { rules: seen.rules, text, found, rows: tree(found) };
+  seen.rows.set(domain, made);
+  return made;
 }
 
 // The rules in the order of the files, with a row for each level above that has no rule of its own.
