@@ -4,7 +4,7 @@ use tokio::task::JoinError;
 use weir_config::ConfigErrors;
 use weir_disk::DiskError;
 use weir_net::tls::TlsError;
-use weir_server::{grpc, net::BindError};
+use weir_server::{grpc, http::SecretFileError, net::BindError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
@@ -32,6 +32,8 @@ pub enum AppError {
         /// The servers without a connection, and their errors.
         reason: String,
     },
+    #[error(transparent)]
+    Tokens(#[from] SecretFileError),
     #[error(transparent)]
     Grpc(#[from] grpc::ServerError),
     #[error("a server or background task ended unexpectedly")]

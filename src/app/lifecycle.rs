@@ -157,6 +157,10 @@ impl App {
         let clock_steps = Arc::<ClockSteps>::default();
         stats.register(&clock_steps);
         background.spawn(clock_steps.follow(Arc::clone(&limiter), Arc::clone(&clock)));
+        background.spawn({
+            let (limiter, clock) = (Arc::clone(&limiter), Arc::clone(&clock));
+            async move { limiter.follow_resets(&*clock).await }
+        });
         background.spawn(sweep::run(Arc::clone(&limiter), clock));
         background.spawn(sweep::forget_names(Arc::clone(&stats)));
         background.spawn(store_state::follow(Arc::clone(&limiter), health.clone(), health_needs_store));

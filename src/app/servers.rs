@@ -3,12 +3,16 @@
 
 use std::{io, net::SocketAddr, sync::Arc};
 
-use futures_util::stream;
+use futures_util::{Stream, stream};
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 use weir_server::{
     Certificates, Connections,
     bounds::Bounds,
-    grpc, http,
+    grpc,
+    http::{
+        self,
+        admin::{AdminTokens, Permission},
+    },
     net::{ConnectionAge, Listener, bind_tcp, raise_open_files},
     resp,
 };
@@ -27,6 +31,7 @@ pub(super) struct ListeningServers {
     prometheus: Option<TcpListener>,
     redis: Option<Listener>,
     certificates: Option<WatchedCertificates>,
+    tokens: Option<(Arc<AdminTokens>, Watch)>,
 }
 
 pub(super) type WatchedCertificates = (Arc<Certificates>, Watch);
@@ -40,6 +45,14 @@ pub(super) async fn load_certificates(settings: &Settings) -> Result<Option<Watc
     let loaded = Certificates::load(tls).await;
     let certificates = loaded.map_err(|source| AppError::Tls { of: "of the gRPC port".into(), source })?;
     Ok(Some((certificates, watch)))
+}
+
+/// None without `WEIR_ADMIN_TOKEN_FILE`.
+fn load_tokens(settings: &Settings) -> Result<Option<(Arc<AdminTokens>, Watch)>, AppError> {
+    let Some(path) = &settings.admin.token_file else { return Ok(None) };
+    // first, so that no change is missed
+    let watch = Watch::files(std::slice::from_ref(path));
+    Ok(Some((AdminTokens::load(path)?, watch)))
 }
 
 impl ListeningServers {
@@ -68,7 +81,8 @@ impl ListeningServers {
         };
         let http = bind_tcp(socket_addr(settings.http)).await.map_err(of("PORT (--port)"))?;
         let debug = bind_tcp(socket_addr(settings.debug)).await.map_err(of("DEBUG_PORT (--debug-port)"))?;
-        Ok(Self { grpc, http, debug, prometheus, redis, certificates })
+        let tokens = load_tokens(settings)?;
+        Ok(Self { grpc, http, debug, prometheus, redis, certificates, tokens })
     }
 
     pub(super) fn addresses(&self) -> io::Result<Addresses> {
@@ -105,19 +119,13 @@ impl ListeningServers {
         let mut servers = JoinSet::new();
         let certificates = self.certificates.map(|(certificates, watch)| {
             stats.register(&certificates);
-            let changes = stream::unfold(watch, async |mut watch| {
-                watch.changed().await;
-                Some(((), watch))
-            });
-            let (follow, until) = (Arc::clone(&certificates).follow(Box::pin(changes)), until());
-            servers.spawn(async move {
-                tokio::select! {
-                    () = follow => {}
-                    () = until => {}
-                }
-                Ok(())
-            });
+            let follow = Arc::clone(&certificates).follow(Box::pin(changes(watch)));
+            servers.spawn(ended_by(follow, until()));
             certificates
+        });
+        let tokens = self.tokens.map(|(tokens, watch)| {
+            servers.spawn(ended_by(Arc::clone(&tokens).follow(Box::pin(changes(watch))), until()));
+            tokens
         });
         let certificates = |encrypts: bool| certificates.clone().filter(|_| encrypts);
         let server = server.with_tls(certificates(settings.grpc.tls.is_some()));
@@ -132,7 +140,8 @@ impl ListeningServers {
         let serve = |listener, router| http::serve(listener, router, Arc::clone(&connections), until());
         let pages = http::Pages::new(Arc::clone(connections.exceeded()));
         servers.spawn(serve(self.http, http::router(context, bounds.request, settings.json, &pages)));
-        servers.spawn(serve(self.debug, http::debug_router(context, &pages)));
+        let permission = Permission::new(settings.admin.clone(), tokens, clock.clone());
+        servers.spawn(serve(self.debug, http::debug_router(context, &pages, &permission)));
         if let (Some(listener), Some(prometheus)) = (self.prometheus, &settings.prometheus) {
             let path = prometheus.path.clone();
             let router = http::metrics_router(&context.stats, path, context.metric_names.clone(), &pages);
@@ -140,6 +149,21 @@ impl ListeningServers {
         }
         Ok(servers)
     }
+}
+
+fn changes(watch: Watch) -> impl Stream<Item = ()> + Send {
+    stream::unfold(watch, async |mut watch| {
+        watch.changed().await;
+        Some(((), watch))
+    })
+}
+
+async fn ended_by(follow: impl Future<Output = ()>, until: impl Future<Output = ()>) -> io::Result<()> {
+    tokio::select! {
+        () = follow => {}
+        () = until => {}
+    }
+    Ok(())
 }
 
 /// Raises the limit of open files. `bounds` get no more connections than it has room for.

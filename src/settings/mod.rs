@@ -4,6 +4,7 @@
 //! variable, else its default, and reports all errors at once; [`log_format`] is known even then. The rest of
 //! the service reads only [`Settings`].
 
+mod admin;
 mod bounds;
 mod coordination;
 mod credentials;

@@ -20,13 +20,14 @@ use weir_remotes::RemoteSettings;
 use weir_server::{
     bounds::Bounds,
     headers::{HeaderNames, HeaderStyle, ResponseHeaders},
-    http::JsonAccess,
+    http::{JsonAccess, admin::AdminSettings},
     resp::ServiceSettings,
 };
 use weir_sources::xds::XdsSettings;
 use weir_store::WaitBounds;
 
 use super::{
+    admin::admin,
     bounds::{bounds, waits},
     coordination::coordination,
     disk,
@@ -55,6 +56,8 @@ pub struct Settings {
     /// `WEIR_JSON`: who may use `/json`.
     pub json: JsonAccess,
     pub debug: ListenAddress,
+    /// `WEIR_ADMIN` and others: who may use the admin API on the debug port.
+    pub admin: AdminSettings,
     /// `USE_PROMETHEUS`: a separate port for metrics, as in envoyproxy/ratelimit. Other HTTP ports always serve them.
     pub prometheus: Option<PrometheusSettings>,
     /// `PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS`: the unit of response times in metrics.
@@ -186,6 +189,7 @@ impl Settings {
             redis_port,
             http: read_http_address(read),
             debug: read_debug_address(read),
+            admin: admin(read, &mut warnings),
             prometheus: prometheus(read),
             time_unit: if read.bool("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS") {
                 TimeUnit::Milliseconds

@@ -69,6 +69,14 @@ const FIRST: &[(&str, &[Setting])] = &[
         hidden("WEIR_REDIS_PORT", "off")
             .means("port of [Redis' protocol](redis-protocol.md): `true` for 9049, or a number; 0 selects a free port"),
     ]),
+    ("Admin API", &[
+        shown("WEIR_ADMIN", "read on this host, else off")
+            .means("what may be done [without a token](security.md#the-admin-api), and the most that is allowed: `off`, \
+                `read`, `full`"),
+        hidden("WEIR_ADMIN_TOKEN_FILE", "").means("file of tokens, lines of `name:level:token`, watched for changes"),
+        shown("WEIR_ADMIN_HOSTS", "").means("further names of the debug port, which its `Host` and `Origin` may be"),
+        switch("WEIR_ADMIN_PLAIN").means("takes tokens of other hosts without TLS"),
+    ]),
     ("Redis port", &[
         shown("WEIR_REDIS_HOST", "0.0.0.0").means("interface of this port"),
         hidden("WEIR_REDIS_AUTH", "").means("password of this port, or `user:password`"),

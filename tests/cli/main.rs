@@ -422,7 +422,8 @@ fn check_and_explain_exit_with_0_or_1() {
 /// Returns a page with its status line.
 fn get(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("a connection");
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n").expect("a sent request");
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        .expect("a sent request");
     let mut page = String::new();
     stream.read_to_string(&mut page).expect("a page");
     page

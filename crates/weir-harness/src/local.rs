@@ -32,7 +32,7 @@ pub fn settings(flags: &Flags, variables: &[(&str, &str)]) -> Settings {
 /// Returns the response of a page, with its status and headers.
 pub async fn get(address: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(address).await.expect("it listens");
-    let request = format!("GET {path} HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.expect("it takes it");
     let mut response = String::new();
     stream.read_to_string(&mut response).await.expect("a response");

@@ -19,6 +19,7 @@ mod key;
 mod key_text;
 mod rejections;
 mod reserve;
+mod reset;
 mod shadow;
 pub mod waiter_thread;
 
@@ -41,6 +42,7 @@ pub use self::{
     acquire::{AcquireError, Acquired},
     key::{Key, KeyDecision},
     rejections::{Rejection, RejectionLog, ReportedRejections},
+    reset::{ResetError, ResetOutcome},
     waiter_thread::WaiterThread,
 };
 pub use weir_limit as limit;

@@ -29,7 +29,10 @@ use weir_server::{
     bounds::RequestBounds,
     headers::{HeaderNames, HeaderStyle, ResponseHeaders},
     health::Reason,
-    http::{self, JsonAccess, Pages, ServiceContext},
+    http::{
+        self, JsonAccess, Pages, ServiceContext,
+        admin::{AdminSettings, Permission},
+    },
 };
 use weir_store::{
     MemoryStore,
@@ -58,7 +61,8 @@ async fn server(service: &Service) -> TestServer {
 }
 
 async fn debug_server(service: &Service) -> TestServer {
-    TestServer::start(http::debug_router(&context(service), &pages())).await
+    let permission = Permission::new(AdminSettings::default(), None, Arc::clone(&service.clock) as _);
+    TestServer::start(http::debug_router(&context(service), &pages(), &permission)).await
 }
 
 const ACME: &str =

@@ -229,6 +229,23 @@ impl LocalCounter {
         }
     }
 
+    /// The store has cleared its counters.
+    pub(super) fn begin_anew(&mut self, now: Timestamp) {
+        for (tier, state) in self.target.tiers.iter().zip(&mut self.estimate) {
+            *state = CounterState::unused(tier, now);
+        }
+        self.lose_exactness();
+        (self.fallback, self.last_reply.granted_until) = (None, IdleAt::default());
+        self.plan.denied_until = Timestamp::default();
+        self.choice.requested_mode = None;
+        self.plan_flush(now);
+    }
+
+    /// Leases and pending hits are not reported.
+    pub(super) fn drop_unreported(&mut self) -> DroppedHits {
+        self.ledger.drop_unreported()
+    }
+
     pub(super) fn change_mode(&mut self, mode: Coordination) {
         if mode != self.choice.mode {
             // a pause of leases and the local cache of `strict` have different rules

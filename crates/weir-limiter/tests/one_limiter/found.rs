@@ -549,3 +549,17 @@ fn a_counter_that_begins_again_knows_what_the_last_one_gave_back() {
         }
     }
 }
+
+/// In one command: the bucket is within its limit only after the second one.
+#[test]
+fn a_cost_above_the_limit_stays_so_beside_hits_that_are_given_back() {
+    let ask = |hits, gives_back| Ask { key: 0, value: 0, hits, gives_back, own: None };
+    let mut case = case(vec![tier(1, 1_024, bucket(1))], &[]);
+    case.limits[0].meters = true;
+    for asks in [[ask(6, false), ask(1, true)], [ask(1, true), ask(6, false)]] {
+        case.steps = vec![Step::Request(0, asks.to_vec())];
+        for mode in [Coordination::Strict, Coordination::Lease, Coordination::Interval] {
+            assert_eq!(run(&case, Mode::Coordinated(mode)), Ok(()), "{mode:?}");
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! Who may use `/json`, `/v1/acquire` and `/v1/release`, which ask nobody for a certificate.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use axum::{
     Extension,
@@ -30,9 +30,21 @@ pub enum JsonAccess {
     Nobody,
 }
 
-#[derive(Clone, Copy, Debug)]
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HttpPeer {
-    is_loopback: bool,
+    /// None if it is unknown: then it counts as a stranger.
+    pub(super) address: Option<IpAddr>,
+    pub(super) encryption: Encryption,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Encryption {
+    #[default]
+    Off,
+    On,
+    /// The client has shown a certificate, which was verified.
+    WithCertificate,
 }
 
 const OFF: &str = "/json is off: see WEIR_JSON\n";
@@ -41,11 +53,22 @@ const LOOPBACK_ONLY: &str = "/json is for clients on this host only: see WEIR_JS
 // === impl HttpPeer ===
 
 impl HttpPeer {
-    /// A client whose address is unknown counts as a stranger.
-    pub(super) fn of(stream: &TcpStream) -> Self {
+    pub(super) fn of(stream: &TcpStream, encryption: Encryption) -> Self {
         // an IPv4 client of an IPv6 socket has a mapped address
-        let is_loopback = stream.peer_addr().is_ok_and(|peer| peer.ip().to_canonical().is_loopback());
-        Self { is_loopback }
+        let address = stream.peer_addr().ok().map(|peer| peer.ip().to_canonical());
+        Self { address, encryption }
+    }
+
+    fn is_loopback(&self) -> bool {
+        self.address.is_some_and(|address| address.is_loopback())
+    }
+}
+
+// === impl Encryption ===
+
+impl Encryption {
+    pub(super) fn is_on(self) -> bool {
+        self != Self::Off
     }
 }
 
@@ -70,7 +93,7 @@ pub(super) fn routes<S: Store>(
 }
 
 async fn local_only(Extension(peer): Extension<HttpPeer>, request: Request, next: Next) -> Response {
-    if !peer.is_loopback {
+    if !peer.is_loopback() {
         return (StatusCode::FORBIDDEN, LOOPBACK_ONLY).into_response();
     }
     next.run(request).await
@@ -112,7 +135,8 @@ mod tests {
 
     #[tokio::test]
     async fn each_client_has_the_access_that_it_was_given() {
-        let (here, elsewhere) = (HttpPeer { is_loopback: true }, HttpPeer { is_loopback: false });
+        let peer = |address: [u8; 4]| HttpPeer { address: Some(address.into()), ..HttpPeer::default() };
+        let (here, elsewhere) = (peer([127, 0, 0, 1]), peer([192, 0, 2, 1]));
         for (access, peer, expected) in [
             (JsonAccess::Everybody, elsewhere, StatusCode::OK),
             (JsonAccess::Loopback, here, StatusCode::OK),
@@ -129,6 +153,6 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a socket");
         let stream =
             TcpStream::connect(listener.local_addr().expect("its address")).await.expect("a connection");
-        assert!(HttpPeer::of(&stream).is_loopback);
+        assert!(HttpPeer::of(&stream, Encryption::Off).is_loopback());
     }
 }

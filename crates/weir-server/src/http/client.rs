@@ -72,15 +72,20 @@ impl HttpClient {
 
 // === impl BodyError ===
 
-impl IntoResponse for BodyError {
-    fn into_response(self) -> Response {
-        let status = match self {
+impl BodyError {
+    pub(super) const fn status(&self) -> StatusCode {
+        match self {
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TimedOut(_) => StatusCode::REQUEST_TIMEOUT,
             Self::TooManyBytes(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Broken(_) => StatusCode::BAD_REQUEST,
-        };
+        }
+    }
+}
+
+impl IntoResponse for BodyError {
+    fn into_response(self) -> Response {
         // the rest of the body is not read
-        (status, [(CONNECTION, "close")], format!("{self}\n")).into_response()
+        (self.status(), [(CONNECTION, "close")], format!("{self}\n")).into_response()
     }
 }

@@ -14,6 +14,7 @@ use axum::{
 };
 
 use super::{
+    admin::{Needs, Permission},
     context::ServiceContext,
     hot,
     pages::{PageSource, Pages},
@@ -48,7 +49,11 @@ docs/operations.md, section \"Profiles\".
 ";
 
 /// Returns all pages but `/metrics`.
-pub(super) fn router<S: Store>(context: &ServiceContext<S>, pages: &Pages) -> Router {
+pub(super) fn router<S: Store>(
+    context: &ServiceContext<S>,
+    pages: &Pages,
+    permission: &Arc<Permission>,
+) -> Router {
     let (stats, limiter) = (Arc::clone(&context.stats), Arc::clone(&context.limiter));
     let stats = pages.source(move || stats_page(&stats).into_bytes());
     let rules = {
@@ -68,15 +73,21 @@ pub(super) fn router<S: Store>(context: &ServiceContext<S>, pages: &Pages) -> Ro
         let (limiter, clock) = (Arc::clone(&context.limiter), Arc::clone(&context.clock));
         pages.source(move || hot::json_page(limiter.hot_keys(), clock.now()).into_bytes())
     };
+    let own = Router::new()
+        .route("/hot", get(text_or_json).with_state((hot, hot_json)))
+        .route("/rules", get(text_or_json).with_state((described, described_json)));
+    let of_reference = Router::new()
+        .route("/stats", get(text).with_state(stats))
+        .route("/rlconfig", get(text).with_state(rules));
+    let of_reference =
+        if permission.is_declared() { permission.guard(of_reference, Needs::Read) } else { of_reference };
     Router::new()
         .route("/", get(index))
-        .route("/hot", get(text_or_json).with_state((hot, hot_json)))
         .route("/debug/pprof", get(no_pprof))
         .route("/debug/pprof/{*page}", get(no_pprof))
         .route("/debug/pprof/", get(no_pprof))
-        .route("/stats", get(text).with_state(stats))
-        .route("/rlconfig", get(text).with_state(rules))
-        .route("/rules", get(text_or_json).with_state((described, described_json)))
+        .merge(permission.guard(own, Needs::Read))
+        .merge(of_reference)
 }
 
 async fn index() -> String {

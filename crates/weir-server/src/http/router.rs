@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use axum::{
     Router,
     extract::State,
@@ -8,6 +10,7 @@ use axum::{
 
 use super::{
     access::{self, JsonAccess},
+    admin::{self, Permission},
     context::ServiceContext,
     debug, metrics,
     pages::Pages,
@@ -33,10 +36,15 @@ pub fn router<S: Store>(
         .route("/metrics", metrics)
 }
 
-/// Returns the paths of `DEBUG_PORT`: `/`, which lists the others, and of `pages` `/stats`, `/rlconfig` and `/metrics`.
-pub fn debug_router<S: Store>(context: &ServiceContext<S>, pages: &Pages) -> Router {
+/// Returns the paths of `DEBUG_PORT`: `/`, which lists the others, `/metrics` for everybody, and the admin API and other
+/// pages for those who have `permission`.
+pub fn debug_router<S: Store>(
+    context: &ServiceContext<S>,
+    pages: &Pages,
+    permission: &Arc<Permission>,
+) -> Router {
     let metrics = metrics::route(&context.stats, context.metric_names.clone(), pages);
-    debug::router(context, pages).route("/metrics", metrics)
+    debug::router(context, pages, permission).merge(admin::router(permission)).route("/metrics", metrics)
 }
 
 /// The status is for load balancers, the body for people.

@@ -20,7 +20,10 @@ use tokio::{
 };
 use tower::ServiceExt as _;
 
-use super::{access::HttpPeer, client::HttpClient};
+use super::{
+    access::{Encryption, HttpPeer},
+    client::HttpClient,
+};
 use crate::connections::{Connection, Connections, MAX_READ, Metered, UnreadBytes};
 use weir_observe::throttle::Throttle;
 
@@ -74,7 +77,7 @@ async fn serve_connection(
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot disable nagle's algorithm on a connection");
     }
-    let peer = HttpPeer::of(&stream);
+    let peer = HttpPeer::of(&stream, Encryption::Off);
     let account = Arc::clone(opened.account());
     let bounds = *connections.bounds();
     let client = HttpClient::new(Arc::clone(&account), bounds.arrival);

@@ -67,7 +67,7 @@ impl TestServer {
     pub(crate) async fn request(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> HttpResponse {
         let length = body.len();
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n"
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n"
         );
         let (address, request) = (self.address, [head.as_bytes(), body].concat());
         let exchange = move || {
