@@ -2,8 +2,8 @@
 
 use std::{
     env, fs,
-    io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::TcpStream,
+    io::{BufRead as _, BufReader},
+    net::{Ipv4Addr, SocketAddr},
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -11,7 +11,11 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::{repository, wait::DEADLINE};
+use crate::{
+    http::{self, HttpRequest},
+    repository,
+    wait::DEADLINE,
+};
 
 /// The installed version of the package that carries axe; the Makefile has the same.
 const AXE_VERSION: &str = "0.1.8";
@@ -41,28 +45,56 @@ impl Browser {
     pub fn start() -> Self {
         let driver = Driver::start();
         // a container's root has no sandbox, and little shared memory
-        let arguments = ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--hide-scrollbars"];
+        let arguments = [
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-dev-shm-usage",
+            "--disable-gpu",
+            "--hide-scrollbars",
+        ];
         let options = json!({ "args": arguments });
         let wanted = json!({ "goog:chromeOptions": options, "goog:loggingPrefs": { "browser": "ALL" } });
         let capabilities = json!({ "capabilities": { "alwaysMatch": wanted } });
-        let answer = driver.send("POST", "/session", &capabilities);
+        let answer = driver.send(HttpRequest::post("/session", capabilities.to_string()));
         let session = answer["sessionId"].as_str().expect("the name of a session").to_owned();
         Self { driver, session }
     }
 
-    fn command(&self, method: &str, path: &str, body: &Value) -> Value {
-        self.driver.send(method, &format!("/session/{}{path}", self.session), body)
+    fn command(&self, path: &str, body: &Value) -> Value {
+        self.driver.send(HttpRequest::post(&format!("/session/{}{path}", self.session), body.to_string()))
+    }
+
+    fn query(&self, path: &str) -> Value {
+        self.driver.send(HttpRequest::get(&format!("/session/{}{path}", self.session)))
     }
 
     /// Sends a command of Chromium's own protocol.
     fn developer_command(&self, name: &str, parameters: &Value) -> Value {
-        self.command("POST", "/goog/cdp/execute", &json!({ "cmd": name, "params": parameters }))
+        self.command("/goog/cdp/execute", &json!({ "cmd": name, "params": parameters }))
     }
 
     /// Loads an address anew, also if only its fragment differs from the present one.
     pub fn open(&self, url: &str) {
-        self.command("POST", "/url", &json!({ "url": "about:blank" }));
-        self.command("POST", "/url", &json!({ "url": url }));
+        self.command("/url", &json!({ "url": "about:blank" }));
+        self.command("/url", &json!({ "url": url }));
+    }
+
+    /// Opens another window, which then is the present one.
+    pub fn open_window(&self, url: &str) {
+        let window = self.command("/window/new", &json!({ "type": "window" }));
+        self.switch_to(window["handle"].as_str().expect("its name"));
+        self.open(url);
+    }
+
+    /// Returns the names of all windows.
+    pub fn windows(&self) -> Vec<String> {
+        let names = self.query("/window/handles");
+        let names = names.as_array().expect("a list").iter();
+        names.map(|name| name.as_str().expect("a name").to_owned()).collect()
+    }
+
+    pub fn switch_to(&self, window: &str) {
+        self.command("/window", &json!({ "handle": window }));
     }
 
     /// Lets the window have this size, in pixels of CSS.
@@ -79,7 +111,7 @@ impl Browser {
 
     /// Returns what the body of a function returns, with `arguments` as its `arguments`.
     pub fn run(&self, body: &str, arguments: &[Value]) -> Value {
-        self.command("POST", "/execute/sync", &json!({ "script": body, "args": arguments }))
+        self.command("/execute/sync", &json!({ "script": body, "args": arguments }))
     }
 
     /// Waits until the expression is true.
@@ -99,20 +131,21 @@ impl Browser {
 
     /// Returns the text that the element shows.
     pub fn text(&self, selector: &str) -> String {
-        let text = self.run("return document.querySelector(arguments[0])?.innerText ?? ''", &[json!(selector)]);
+        let text =
+            self.run("return document.querySelector(arguments[0])?.innerText ?? ''", &[json!(selector)]);
         text.as_str().unwrap_or_default().to_owned()
     }
 
     /// Clicks the element as a person would: it must be seen.
     pub fn click(&self, selector: &str) {
         let element = self.element(selector);
-        self.command("POST", &format!("/element/{element}/click"), &json!({}));
+        self.command(&format!("/element/{element}/click"), &json!({}));
     }
 
     /// Types into the element.
     pub fn type_into(&self, selector: &str, text: &str) {
         let element = self.element(selector);
-        self.command("POST", &format!("/element/{element}/value"), &json!({ "text": text }));
+        self.command(&format!("/element/{element}/value"), &json!({ "text": text }));
     }
 
     /// Presses keys, wherever the focus is.
@@ -121,11 +154,11 @@ impl Browser {
             ["keyDown", "keyUp"].map(|kind| json!({ "type": kind, "value": key.to_string() }))
         });
         let keyboard = json!({ "type": "key", "id": "keyboard", "actions": presses.collect::<Vec<_>>() });
-        self.command("POST", "/actions", &json!({ "actions": [keyboard] }));
+        self.command("/actions", &json!({ "actions": [keyboard] }));
     }
 
     fn element(&self, selector: &str) -> String {
-        let found = self.command("POST", "/element", &json!({ "using": "css selector", "value": selector }));
+        let found = self.command("/element", &json!({ "using": "css selector", "value": selector }));
         let names = found.as_object().and_then(|element| element.values().next()).and_then(Value::as_str);
         names.unwrap_or_else(|| panic!("no element {selector}: {found}")).to_owned()
     }
@@ -133,7 +166,7 @@ impl Browser {
     /// Returns what the browser has warned of since the last call: errors of scripts, answers that failed, what the
     /// content security policy forbade.
     pub fn complaints(&self) -> Vec<String> {
-        let entries = self.command("POST", "/se/log", &json!({ "type": "browser" }));
+        let entries = self.command("/se/log", &json!({ "type": "browser" }));
         let entries = entries.as_array().expect("a list").iter();
         let is_serious = |entry: &&Value| entry["level"] == "SEVERE" || entry["level"] == "WARNING";
         entries.filter(is_serious).map(|entry| entry["message"].to_string()).collect()
@@ -149,22 +182,24 @@ impl Browser {
             const inWords = ({ id, impact, nodes }) => `${impact} ${id}: ${nodes.map(({ html }) => html).join(', ')}`;
             axe.run(document, { resultTypes: ['violations'] })
                 .then(({ violations }) => done(violations.map(inWords)), (error) => done([String(error)]))";
-        let faults = self.command("POST", "/execute/async", &json!({ "script": body, "args": [] }));
+        let faults = self.command("/execute/async", &json!({ "script": body, "args": [] }));
         let faults = faults.as_array().expect("a list").iter();
         faults.map(|fault| fault.as_str().expect("a sentence").to_owned()).collect()
     }
 
     /// Returns a picture of the window, as PNG.
     pub fn picture(&self) -> Vec<u8> {
-        let text = self.command("GET", "/screenshot", &Value::Null);
+        let text = self.query("/screenshot");
         from_base64(text.as_str().expect("text"))
     }
 }
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // ends Chromium, which does not end with its driver; a panic here would hide the test's own
-        let _ = self.driver.try_send("DELETE", &format!("/session/{}", self.session), &Value::Null);
+        // Chromium does not end with its driver; a panic here would hide the test's own
+        let request = HttpRequest::delete(&format!("/session/{}", self.session));
+        let _ =
+            http::try_send(self.driver.address(), &request.to(&format!("127.0.0.1:{}", self.driver.port)));
     }
 }
 
@@ -181,33 +216,26 @@ impl Driver {
             .unwrap_or_else(|error| panic!("cannot start chromedriver: {error}: `make tools` installs it"));
         let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
         let port = lines.map_while(Result::ok).find_map(|line| {
-            line.strip_prefix("ChromeDriver was started successfully on port ")?.trim_end_matches('.').parse().ok()
+            line.strip_prefix("ChromeDriver was started successfully on port ")?
+                .trim_end_matches('.')
+                .parse()
+                .ok()
         });
         Self { child, port: port.expect("chromedriver tells its port") }
     }
 
     /// Returns the `value` of the answer.
-    fn send(&self, method: &str, path: &str, body: &Value) -> Value {
-        let answer = self.try_send(method, path, body).unwrap_or_else(|| panic!("no answer to {method} {path}"));
-        assert!(answer["error"].is_null(), "{method} {path} {body}: {} {}", answer["error"], answer["message"]);
-        answer
+    fn send(&self, request: HttpRequest) -> Value {
+        let request = request.to(&format!("127.0.0.1:{}", self.port));
+        let mut answer: Value =
+            serde_json::from_str(&http::send(self.address(), &request).body).expect("JSON");
+        let value = answer["value"].take();
+        assert!(value["error"].is_null(), "{}: {} after {request:?}", value["error"], value["message"]);
+        value
     }
 
-    fn try_send(&self, method: &str, path: &str, body: &Value) -> Option<Value> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
-        stream.set_read_timeout(Some(DEADLINE)).ok()?;
-        let body = if body.is_null() { String::new() } else { body.to_string() };
-        let (port, length) = (self.port, body.len());
-        write!(
-            stream,
-            "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
-        )
-        .ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        let (_, json) = answer.split_once("\r\n\r\n")?;
-        let mut answer: Value = serde_json::from_str(json).ok()?;
-        Some(answer["value"].take())
+    fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
     }
 }
 
@@ -235,7 +263,8 @@ fn from_base64(text: &str) -> Vec<u8> {
     };
     let digits: Vec<u8> = text.bytes().filter_map(digit).collect();
     let bytes = |four: &[u8]| {
-        let bits = four.iter().fold(0_u32, |bits, digit| bits << 6 | u32::from(*digit)) << (6 * (4 - four.len()));
+        let bits =
+            four.iter().fold(0_u32, |bits, digit| bits << 6 | u32::from(*digit)) << (6 * (4 - four.len()));
         bits.to_be_bytes().into_iter().skip(1).take(four.len() - 1).collect::<Vec<u8>>()
     };
     digits.chunks(4).flat_map(bytes).collect()

@@ -12,6 +12,7 @@ pub mod child;
 pub mod fake_redis;
 pub mod gateway_mapper;
 pub mod helm;
+pub mod http;
 pub mod memcached_server;
 pub mod mutual_tls;
 pub mod proxy;
