@@ -108,7 +108,8 @@ impl App {
         let started = settings.trace.clone().map(|settings| trace::start(settings, &stats));
         let (tracer, exporter) = started.transpose().map_err(AppError::Thread)?.unzip();
         let health = Health::new();
-        let context = AppContext { limiter, stats, clock, health, headers, tracer, metric_names };
+        let audit = Arc::default();
+        let context = AppContext { limiter, stats, clock, health, headers, tracer, metric_names, audit };
         source.register(&context.stats);
         let mut rules = Rules::new(source, &settings, context.clone());
         rules.load_first().await.map_err(AppError::Rules)?;

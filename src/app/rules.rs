@@ -3,10 +3,15 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::time::timeout;
-use weir_config::{ConfigErrors, Loaded, check_shared, divide_by_names, names_of_instances, on_rules_thread};
+use weir_config::{
+    ConfigErrors, Finding, Loaded, check_shared, divide_by_names, names_of_instances, on_rules_thread,
+};
 use weir_limit::{Coordination, KeyHasher, NANOS_PER_SECOND, RuleSet, SharedCounts, SharedStore};
 use weir_net::dns::DnsInstances;
-use weir_server::health::Reason;
+use weir_server::{
+    health::Reason,
+    http::admin::{AuditedChange, ChangeKind, RuleError},
+};
 use weir_sources::RuleSource;
 use weir_store::Store as _;
 
@@ -114,6 +119,7 @@ impl<S: RuleSource> Rules<S> {
             Ok(mut loaded) => {
                 let errors = std::mem::take(&mut loaded.left_out);
                 self.apply(loaded).await;
+                self.context.audit.set_rule_errors(rule_errors(&errors));
                 if !errors.is_empty() {
                     reject();
                     let left_out = ConfigErrors { errors, warnings: Vec::new() };
@@ -126,6 +132,7 @@ impl<S: RuleSource> Rules<S> {
             }
             Err(errors) => {
                 reject();
+                self.context.audit.set_rule_errors(rule_errors(&errors.errors));
                 if S::CORRECTS_ITSELF && !self.is_loaded {
                     self.context.health.fail(Reason::NoConfiguration);
                 }
@@ -147,6 +154,13 @@ impl<S: RuleSource> Rules<S> {
         self.install(loaded).await;
     }
 
+    /// What is in force, in words.
+    fn state(&self) -> String {
+        let limiter = &self.context.limiter;
+        let rules = limiter.rules(|rules| rules.rules().len()).unwrap_or_default();
+        format!("generation {}, {rules} rules", limiter.generation())
+    }
+
     async fn install(&mut self, loaded: Loaded) {
         let Loaded { mut domains, files, .. } = loaded;
         for domain in &mut domains {
@@ -155,7 +169,18 @@ impl<S: RuleSource> Rules<S> {
         let (domain_count, hasher) = (domains.len(), self.hasher);
         let set = on_rules_thread(move || RuleSet::new(&domains, hasher)).await;
         let rule_count = set.rules().len();
+        let before = self.state();
         self.context.limiter.load(set);
+        if self.is_loaded {
+            self.context.audit.add(AuditedChange {
+                at: self.context.clock.now(),
+                kind: ChangeKind::Rules,
+                who: "file".into(),
+                what: "Rules were loaded.".to_owned(),
+                before: Some(before),
+                after: Some(self.state()),
+            });
+        }
         self.context.stats.config_load_success.add(1);
         self.context.stats.config_loaded_at.set(self.context.clock.now().as_nanos() / NANOS_PER_SECOND);
         self.is_loaded = true;
@@ -166,6 +191,15 @@ impl<S: RuleSource> Rules<S> {
         }
         tracing::info!(files, domains = domain_count, rules = rule_count, "rules loaded");
     }
+}
+
+fn rule_errors(errors: &[Finding]) -> Vec<RuleError> {
+    let error = |Finding { at, message }: &Finding| RuleError {
+        file: at.file.to_string(),
+        line: at.line,
+        message: message.clone(),
+    };
+    errors.iter().map(error).collect()
 }
 
 fn log(errors: &ConfigErrors, outcome: &str) {

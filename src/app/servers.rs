@@ -5,13 +5,15 @@ use std::{io, net::SocketAddr, sync::Arc};
 
 use futures_util::{Stream, stream};
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
+use weir_config::texts;
 use weir_server::{
     Certificates, Connections,
-    bounds::Bounds,
+    bounds::{Bounds, RequestBounds},
     grpc,
     http::{
         self,
-        admin::{AdminTokens, Permission},
+        admin::{AdminParts, AdminTokens, Permission, ProcessFacts, RuleFiles},
+        tenant::TenantTokens,
     },
     net::{ConnectionAge, Listener, bind_tcp, raise_open_files},
     resp,
@@ -20,6 +22,9 @@ use weir_sources::Watch;
 
 use super::{AppContext, addresses::Addresses, error::AppError, shutdown::until_true};
 use crate::settings::{GrpcAddress, ListenAddress, Settings};
+
+/// The bytes of all rule files that the admin API shows.
+const MAX_TEXTS: usize = 16 << 20;
 
 /// Open files for everything but connections of clients: listeners, Redis, rules, logs.
 const RESERVED_FILES: usize = 256;
@@ -32,6 +37,7 @@ pub(super) struct ListeningServers {
     redis: Option<Listener>,
     certificates: Option<WatchedCertificates>,
     tokens: Option<(Arc<AdminTokens>, Watch)>,
+    tenants: Option<(Arc<TenantTokens>, Watch)>,
 }
 
 pub(super) type WatchedCertificates = (Arc<Certificates>, Watch);
@@ -53,6 +59,13 @@ fn load_tokens(settings: &Settings) -> Result<Option<(Arc<AdminTokens>, Watch)>,
     // first, so that no change is missed
     let watch = Watch::files(std::slice::from_ref(path));
     Ok(Some((AdminTokens::load(path)?, watch)))
+}
+
+/// None without `WEIR_TOKEN_KEY_FILE`.
+fn load_tenants(settings: &Settings) -> Result<Option<(Arc<TenantTokens>, Watch)>, AppError> {
+    let Some(tenants) = settings.tenants.clone() else { return Ok(None) };
+    let watch = Watch::files(&tenants.paths());
+    Ok(Some((TenantTokens::load(tenants)?, watch)))
 }
 
 impl ListeningServers {
@@ -81,8 +94,8 @@ impl ListeningServers {
         };
         let http = bind_tcp(socket_addr(settings.http)).await.map_err(of("PORT (--port)"))?;
         let debug = bind_tcp(socket_addr(settings.debug)).await.map_err(of("DEBUG_PORT (--debug-port)"))?;
-        let tokens = load_tokens(settings)?;
-        Ok(Self { grpc, http, debug, prometheus, redis, certificates, tokens })
+        let (tokens, tenants) = (load_tokens(settings)?, load_tenants(settings)?);
+        Ok(Self { grpc, http, debug, prometheus, redis, certificates, tokens, tenants })
     }
 
     pub(super) fn addresses(&self) -> io::Result<Addresses> {
@@ -139,9 +152,18 @@ impl ListeningServers {
         }
         let serve = |listener, router| http::serve(listener, router, Arc::clone(&connections), until());
         let pages = http::Pages::new(Arc::clone(connections.exceeded()));
-        servers.spawn(serve(self.http, http::router(context, bounds.request, settings.json, &pages)));
-        let permission = Permission::new(settings.admin.clone(), tokens, clock.clone());
-        servers.spawn(serve(self.debug, http::debug_router(context, &pages, &permission)));
+        let tenants = self.tenants.map(|(tenants, watch)| {
+            servers.spawn(ended_by(Arc::clone(&tenants).follow(Box::pin(changes(watch))), until()));
+            tenants
+        });
+        let router = http::router(context, bounds.request, settings.json, &pages);
+        servers.spawn(serve(self.http, router.merge(http::tenant::router(context, tenants))));
+        let admin = AdminParts {
+            permission: Permission::new(settings.admin.clone(), tokens, clock.clone()),
+            facts: facts(settings, bounds.request),
+            more: Vec::new(),
+        };
+        servers.spawn(serve(self.debug, http::debug_router(context, &pages, admin)));
         if let (Some(listener), Some(prometheus)) = (self.prometheus, &settings.prometheus) {
             let path = prometheus.path.clone();
             let router = http::metrics_router(&context.stats, path, context.metric_names.clone(), &pages);
@@ -149,6 +171,13 @@ impl ListeningServers {
         }
         Ok(servers)
     }
+}
+
+fn facts(settings: &Settings, bounds: RequestBounds) -> ProcessFacts {
+    let (path, options) = (settings.rules.dir.clone(), settings.rules.files);
+    let read = move || texts(&path, &options, MAX_TEXTS).map_err(|error| error.to_string());
+    let files = settings.rules.xds.is_none().then(|| RuleFiles(Arc::new(read)));
+    ProcessFacts { instance: settings.coordination.instance.clone(), bounds, files }
 }
 
 fn changes(watch: Watch) -> impl Stream<Item = ()> + Send {

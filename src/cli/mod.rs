@@ -21,6 +21,7 @@ use weir::{
         health::HealthCheck,
         hot::Hot,
         simulate::Simulate,
+        token::Token,
     },
     settings::{self, Flags, ProcessEnvironment, SettingErrors},
 };
@@ -74,6 +75,9 @@ enum Command {
     /// Simulate each coordination mode: admitted requests, overshoot and store commands
     #[command(after_help = SIMULATE_EXAMPLES)]
     Simulate(Box<SimulateRule>),
+    /// Sign a token with which a tenant looks at its own limits, and nothing else
+    #[command(after_help = TOKEN_EXAMPLES)]
+    Token(Token),
     /// Print a script that completes weir's commands and options in a shell
     #[command(after_help = completions::EXAMPLES)]
     Completions(Completions),
@@ -109,6 +113,12 @@ Examples:
   weir data export --dir /var/lib/weir > backup.jsonl              also while weir runs
   weir data import --dir /var/lib/weir < backup.jsonl
   weir data compact --dir /var/lib/weir";
+
+const TOKEN_EXAMPLES: &str = "\
+Examples:
+  openssl rand -hex 32 > keys && chmod 600 keys
+  weir token --key-file keys --domain shop --for 90d tenant=acme
+  curl -H \"Authorization: Bearer $TOKEN\" http://localhost:8080/v1/headroom";
 
 const SIMULATE_EXAMPLES: &str = "\
 Examples:
@@ -211,6 +221,7 @@ pub(crate) fn run(cli: Cli, ignored: &[String]) -> Result<ExitCode, Box<dyn Erro
             Explained::InvalidRules => false,
         },
         Some(Command::Simulate(simulate)) => simulate.run(out).map(|()| true)?,
+        Some(Command::Token(token)) => command::token(&token, environment, out).map(|()| true)?,
         Some(Command::Completions(completions)) => {
             completions.print(&mut Cli::command(), out).map(|()| true)?
         }

@@ -3,10 +3,10 @@
 
 use std::io::{self, Write};
 
-use weir_config::{ConfigErrors, Loaded, RuleDescription};
+use weir_config::{ConfigErrors, Loaded, RuleDescription, explained};
 use weir_limit::{
-    Candidate, CompiledRule, Descriptor, DescriptorMatch, Entry, Explanation, Fit, KeyHasher, Lookup,
-    Matched, Outcome, OverLimitPolicy, PassedOver, Request, RequestName, RuleSet, Scope, SharedCounts, Step,
+    Candidate, CompiledRule, Descriptor, DescriptorMatch, Entry, Explanation, KeyHasher, Lookup, Matched,
+    Outcome, OverLimitPolicy, Request, RequestName, RuleSet, Scope, SharedCounts, Step,
     share::{Anonymous, OTHER},
 };
 use weir_limiter::did_you_mean;
@@ -111,15 +111,10 @@ fn borrowed(entries: &[(String, String)]) -> impl Iterator<Item = Entry<'_>> {
 }
 
 fn write_step(number: usize, step: &Step<'_>, out: &mut impl Write) -> io::Result<()> {
-    let Entry { key, value } = step.entry;
     write_line!(out, "{number}. {}", step.entry)?;
     let mut patterns = 0;
     for attempt in &step.attempts {
-        let candidate = match attempt.candidate {
-            Candidate::Literal => format!("key {key}, value {value}"),
-            Candidate::Wildcard(pattern) => format!("key {key}, value {pattern}"),
-            Candidate::KeyOnly => format!("key {key}, any value"),
-        };
+        let candidate = explained::candidate(&step.entry, attempt.candidate);
         match attempt.origin {
             Some(origin) => {
                 write_more(&mut patterns, out)?;
@@ -156,43 +151,23 @@ fn write_no_rule(
     out: &mut impl Write,
 ) -> io::Result<()> {
     match &explanation.outcome {
-        Outcome::Rule(_) => {}
-        Outcome::UnknownDomain(domains) if domains.is_empty() => {
-            writeln!(out, "no rule: no rules are declared")?;
-        }
-        Outcome::UnknownDomain(domains) => {
+        Outcome::UnknownDomain(domains) if !domains.is_empty() => {
             write_line!(out, "no rule: unknown domain '{domain}'; the domains are {}", domains.join(", "))?;
         }
-        Outcome::NoEntries => writeln!(out, "no rule: a descriptor without entries matches nothing")?,
-        Outcome::NoMatch => write_alternatives(&explanation.steps, out)?,
-        Outcome::TooManyEntries { depth, limited } => {
-            let there = if *limited { "; the limit there applies to descriptors that end there" } else { "" };
-            writeln!(out, "no rule: the rules end at entry {depth} of {entries}{there}")?;
+        outcome => {
+            if let Some(why) = explained::no_rule(entries, explanation) {
+                write_line!(out, "{why}")?;
+            }
+            if matches!(outcome, Outcome::NoMatch) {
+                write_alternatives(&explanation.steps, out)?;
+            }
         }
-        Outcome::NoLimit { origin, below: false } => {
-            write_line!(out, "no limit: {origin} has no rate_limit, so matching requests are admitted")?;
-        }
-        Outcome::NoLimit { origin, below: true } => write_line!(
-            out,
-            "no limit: the {entries} entries end at {origin}, which has no rate_limit; its nested rules need more entries"
-        )?,
     }
-    let Some(PassedOver { rule, fit, chosen, entry }) = &explanation.passed_over else { return Ok(()) };
-    let fit = match fit {
-        Fit::Whole => "so write the nested rules below that one, too".to_owned(),
-        Fit::Longer => "and the rule there is for more entries".to_owned(),
-        Fit::Shorter(depth) => format!("and the rule there is for descriptors that end at entry {depth}"),
-    };
-    write_line!(
-        out,
-        "passed over: rule {} at {}, because {chosen} is tried first for {entry}; weir does not go back, {fit}",
-        rule.path,
-        rule.rule.origin
-    )
+    let Some(passed_over) = &explanation.passed_over else { return Ok(()) };
+    write_line!(out, "{}", explained::passed_over(passed_over))
 }
 
 fn write_alternatives(steps: &[Step<'_>], out: &mut impl Write) -> io::Result<()> {
-    writeln!(out, "no rule: nothing matches entry {}", steps.len())?;
     let Some(Step { alternatives, alternatives_total, .. }) = steps.last() else {
         return Ok(());
     };

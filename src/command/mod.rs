@@ -15,6 +15,7 @@ pub mod simulate;
 mod simulate_rule;
 mod simulate_share;
 mod simulate_wait;
+pub mod token;
 
 pub use call::call;
 pub use check::{CheckFormat, CheckOptions, check};
@@ -26,3 +27,4 @@ pub use health::health;
 pub use hot::hot;
 pub use simulate::simulate;
 pub use simulate_rule::DescriptorToSimulate;
+pub use token::token;

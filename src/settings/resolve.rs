@@ -20,14 +20,14 @@ use weir_remotes::RemoteSettings;
 use weir_server::{
     bounds::Bounds,
     headers::{HeaderNames, HeaderStyle, ResponseHeaders},
-    http::{JsonAccess, admin::AdminSettings},
+    http::{JsonAccess, admin::AdminSettings, tenant::TenantSettings},
     resp::ServiceSettings,
 };
 use weir_sources::xds::XdsSettings;
 use weir_store::WaitBounds;
 
 use super::{
-    admin::admin,
+    admin::{admin, tenants},
     bounds::{bounds, waits},
     coordination::coordination,
     disk,
@@ -58,6 +58,8 @@ pub struct Settings {
     pub debug: ListenAddress,
     /// `WEIR_ADMIN` and others: who may use the admin API on the debug port.
     pub admin: AdminSettings,
+    /// `WEIR_TOKEN_KEY_FILE` and others: how tenants see themselves. None if they do not.
+    pub tenants: Option<TenantSettings>,
     /// `USE_PROMETHEUS`: a separate port for metrics, as in envoyproxy/ratelimit. Other HTTP ports always serve them.
     pub prometheus: Option<PrometheusSettings>,
     /// `PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS`: the unit of response times in metrics.
@@ -190,6 +192,7 @@ impl Settings {
             http: read_http_address(read),
             debug: read_debug_address(read),
             admin: admin(read, &mut warnings),
+            tenants: tenants(read, &mut warnings),
             prometheus: prometheus(read),
             time_unit: if read.bool("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS") {
                 TimeUnit::Milliseconds

@@ -76,6 +76,9 @@ const FIRST: &[(&str, &[Setting])] = &[
         hidden("WEIR_ADMIN_TOKEN_FILE", "").means("file of tokens, lines of `name:level:token`, watched for changes"),
         shown("WEIR_ADMIN_HOSTS", "").means("further names of the debug port, which its `Host` and `Origin` may be"),
         switch("WEIR_ADMIN_PLAIN").means("takes tokens of other hosts without TLS"),
+        hidden("WEIR_TOKEN_KEY_FILE", "")
+            .means("file of keys that sign [tokens of tenants](security.md#tenants), one a line, watched for changes"),
+        hidden("WEIR_TOKEN_REVOKED_FILE", "").means("file of tokens that are valid no more, a `jti` a line, watched"),
     ]),
     ("Redis port", &[
         shown("WEIR_REDIS_HOST", "0.0.0.0").means("interface of this port"),

@@ -17,8 +17,8 @@ use weir_observe::{Metric, PlaceStats, Source};
 #[cfg(feature = "redis")]
 use weir_remotes::AnyRemote;
 use weir_store::{
-    Decisions, EndedPlace, MemoryStore, PlaceRequest, ReturnedHits, Store, StoreError, Summaries,
-    TakeOptions, TakenPlaces, Unreported, WaitRoom,
+    CounterSight, Decisions, EndedPlace, MemoryStore, PlaceRequest, ReturnedHits, Store, StoreError,
+    Summaries, TakeOptions, TakenPlaces, Unreported, WaitRoom,
 };
 
 /// Any store: an `enum` instead of a trait object, so that a decision in memory allocates nothing.
@@ -113,6 +113,10 @@ impl Store for AnyStore {
 
     fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {
         with_any!(self, store => store.estimate(check, now))
+    }
+
+    async fn sight(&self, check: &LimitCheck<'_>, now: Timestamp) -> CounterSight {
+        with_any!(self, store => store.sight(check, now).await)
     }
 
     fn alone(&self) -> Option<&MemoryStore> {

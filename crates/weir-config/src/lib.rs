@@ -10,6 +10,7 @@
 //! | `mapper`, `observer` | the names of metrics, `PROMETHEUS_MAPPER_YAML`, and how it shows durations: no rules |
 //! | `compile`, `rate_limit`, `tier`, `split`, `metadata`, `duration` | compile the tree to rules, level by level |
 //! | `checks/` | checks of whole rules: repeated, hidden, ineffective or redundant ones, and those that instances cannot share |
+//! | `explained` | why a descriptor matches a rule, or none |
 //! | `describe` | a compiled rule in words and as JSON |
 //! | `error` | errors and warnings with their places |
 
@@ -21,6 +22,7 @@ mod documents;
 mod duration;
 mod encoding;
 pub mod error;
+pub mod explained;
 mod fields;
 pub mod files;
 #[cfg(any(debug_assertions, fuzzing))]
@@ -46,7 +48,7 @@ pub use describe::RuleDescription;
 pub use documents::{Document, DocumentContent};
 pub use duration::{RIGHT as PERIOD_RIGHT, parse as parse_period};
 pub use error::{ConfigErrors, Finding};
-pub use load::{Loaded, Options, load, load_documents, load_file, load_input, parse};
+pub use load::{Loaded, Options, load, load_documents, load_file, load_input, parse, texts};
 pub use mapper::read_mapper;
 pub use split::{divide_by_names, names_of_instances};
 pub use thread::on_rules_thread;

@@ -108,6 +108,24 @@ pub fn load_file(path: &Path) -> Result<Loaded, ConfigErrors> {
     reading.finish(1)
 }
 
+/// Returns the names and the texts of the rule files below `path`, or of that file, of at most `most` bytes.
+pub fn texts(path: &Path, options: &Options, most: usize) -> io::Result<Vec<(String, String)>> {
+    let files = if path.is_file() {
+        vec![RuleFile { path: path.to_owned(), real: path.to_owned() }]
+    } else {
+        files::list(path, options.ignore_dotfiles).files
+    };
+    let (mut texts, mut left) = (Vec::new(), most);
+    for RuleFile { path, real } in files {
+        let bytes = File::open(&real).and_then(read)?;
+        left = left.checked_sub(bytes.len()).ok_or_else(|| {
+            io::Error::other(format!("the rule files have more than {most} bytes together"))
+        })?;
+        texts.push((path.display().to_string(), String::from_utf8_lossy(&bytes).into_owned()));
+    }
+    Ok(texts)
+}
+
 pub fn load_input(name: &str, input: impl Read) -> Result<Loaded, ConfigErrors> {
     let mut reading = FileReading::new(Options::default());
     reading.bytes(name, UNREADABLE, read(input));

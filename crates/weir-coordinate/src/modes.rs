@@ -24,9 +24,13 @@ use weir_limit::{
 };
 use weir_observe::{DecisionRecord, PlaceStats};
 use weir_store::{
-    Decisions, EndedPlace, MemoryStore, PlaceRequest, ReturnedHits, Store, StoreError, Summaries,
-    TakeOptions, TakenPlaces, Unreported, all_given_back, has_repeated, remote::Remote,
+    CounterSight, Decisions, EndedPlace, LocalSight, MemoryStore, PlaceRequest, ReturnedHits, SightSource,
+    Store, StoreError, Summaries, TakeOptions, TakenPlaces, Unreported, all_given_back, has_repeated,
+    remote::Remote,
 };
+
+/// How long a person waits for the store.
+const SIGHT: Duration = Duration::from_secs(1);
 
 pub(super) const NO_REPLY: &str = "no reply within WEIR_DECISION_BUDGET or the timeout of the caller";
 
@@ -85,6 +89,25 @@ impl<R: Remote> Store for Coordinated<R> {
         counters
             .map(|counters| Estimate { counters, at, part: None })
             .or_else(|| self.own.estimate(check, now))
+    }
+
+    async fn sight(&self, check: &LimitCheck<'_>, now: Timestamp) -> CounterSight {
+        let at = self.client.time_at(now).now;
+        let pool = check.pool.is_some().then(|| self.look(check, check.hits.max(Hits(1)), now));
+        let local = self.shared(check, at, |(_, counter), mode| LocalSight {
+            counters: counter.estimate[..].into(),
+            mode,
+            leased: Hits(counter.ledger.leased()),
+            pending: Hits(counter.ledger.owed().unreported),
+        });
+        let Some(local) = local else { return self.own.sight(check, pool, now) };
+        let until = Instant::now() + Duration::from(self.client.settings.budget).max(SIGHT);
+        let answered = self.ask(check, TryKind::Look, until).await.is_ok();
+        let at = self.client.time().now;
+        let counters = self.shared(check, at, |(_, counter), _| counter.estimate[..].into());
+        let counters = counters.unwrap_or_else(|| local.counters.clone());
+        let source = if answered { SightSource::Store } else { SightSource::Copy };
+        CounterSight { local: Some(local), ..CounterSight::of(counters, pool, source, at) }
     }
 
     async fn reserve_for_waiters(

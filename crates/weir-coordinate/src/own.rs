@@ -19,7 +19,7 @@ use weir_limit::{
     ReservationRequest, Scope, Tier, Tiers, Timestamp, line::Estimate, part,
 };
 use weir_observe::DecisionRecord;
-use weir_store::{MemoryStore, remote::Remote};
+use weir_store::{CounterSight, MemoryStore, SightSource, remote::Remote};
 
 pub(super) struct OwnCounters<R> {
     pub(super) memory: MemoryStore,
@@ -84,6 +84,18 @@ impl<R: Remote> OwnCounters<R> {
         }
         let counters = self.memory.counters(&own.of(check), own.at);
         Some(Estimate { counters, at: own.at, part: own.part.map(|part| part.tiers) })
+    }
+
+    pub(super) fn sight(
+        &self,
+        check: &LimitCheck<'_>,
+        pool: Option<Decision>,
+        now: Timestamp,
+    ) -> CounterSight {
+        let own = self.own(check, now);
+        let counters = self.memory.counters(&own.of(check), own.at);
+        let sight = CounterSight::of(counters, pool, SightSource::Memory, own.at);
+        CounterSight { part: own.part.map(|part| part.tiers), ..sight }
     }
 
     pub(super) fn reserve(

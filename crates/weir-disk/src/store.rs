@@ -30,8 +30,8 @@ use weir_limit::{
 };
 use weir_observe::{Metric, PlaceStats, Source, throttle::Throttle};
 use weir_store::{
-    Decisions, EndedPlace, MemoryStore, PlaceRequest, ReturnedHits, Store, StoreError, TakeOptions,
-    TakenPlaces, WaitRoom, clock::Clock, memory::Counted, pools::PoolSummary,
+    CounterSight, Decisions, EndedPlace, MemoryStore, PlaceRequest, ReturnedHits, SightSource, Store,
+    StoreError, TakeOptions, TakenPlaces, WaitRoom, clock::Clock, memory::Counted, pools::PoolSummary,
 };
 
 /// Counters in memory and on this instance's disk.
@@ -259,6 +259,13 @@ impl Store for DiskStore {
 
     fn wait_room(&self) -> Option<&Arc<WaitRoom>> {
         Some(self.shared.memory.wait_room())
+    }
+
+    async fn sight(&self, check: &LimitCheck<'_>, now: Timestamp) -> CounterSight {
+        let looked = LimitCheck { hits: Hits(0), direction: Direction::Look, ..check.copied() };
+        // a look reads what is on the disk alone
+        drop(self.take_with(&[looked], Scope::Descriptor, now, TakeOptions::default()).await);
+        CounterSight { source: SightSource::Disk, ..self.shared.memory.sight_now(check, now) }
     }
 
     fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {

@@ -9,7 +9,7 @@
 
 pub mod log;
 pub mod otlp;
-mod process;
+pub mod process;
 pub mod prometheus;
 pub mod snapshot;
 pub mod statsd;

@@ -126,6 +126,8 @@ where
         .with_default(others)
         // warns of each watch that has ended with its directory, as those of a ConfigMap's versions do
         .with_target("notify", others.min(LevelFilter::ERROR))
+        // who has changed what is always told
+        .with_target("weir_audit", LevelFilter::INFO)
         // all crates of weir have names that begin so
         .with_target("weir", level);
     let layer = tracing_subscriber::fmt::layer().with_writer(writer);

@@ -15,6 +15,13 @@ pub(super) struct ProcessMetric {
     pub(super) value: f64,
 }
 
+/// Returns the resident memory in bytes; none outside Linux.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes of this machine's memory")]
+pub fn resident_memory() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    status_field(&status, "VmRSS:").map(|kilobytes| kilobytes as u64 * 1024)
+}
+
 /// Empty outside Linux.
 pub(super) fn metrics() -> Vec<ProcessMetric> {
     let read = |file: &str| fs::read_to_string(format!("/proc/{file}")).unwrap_or_default();

@@ -204,8 +204,9 @@ impl<S: Store> Limiter<S> {
         })
     }
 
+    /// Returns the number of reloads.
     #[inline]
-    fn generation(&self) -> u64 {
+    pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 }

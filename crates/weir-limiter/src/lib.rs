@@ -17,6 +17,7 @@ mod did_you_mean;
 mod in_flight;
 mod key;
 mod key_text;
+mod look;
 mod rejections;
 mod reserve;
 mod reset;
@@ -37,10 +38,11 @@ use arc_swap::ArcSwapOption;
 use smallvec::SmallVec;
 
 pub use self::did_you_mean::did_you_mean;
-pub use self::key_text::key_text;
+pub use self::key_text::{MASK, counter_number, key_text};
 pub use self::{
     acquire::{AcquireError, Acquired},
     key::{Key, KeyDecision},
+    look::Looked,
     rejections::{Rejection, RejectionLog, ReportedRejections},
     reset::{ResetError, ResetOutcome},
     waiter_thread::WaiterThread,
@@ -57,9 +59,13 @@ use weir_limit::{
 };
 use weir_observe::{
     DecisionRecord, Metric, OwnCounts, RareCounts, RuleCounts, RuleLimit, RuleStats, Source, Stats,
-    hot_keys::{HotKeyValues, HotKeys, Sample},
+    hot_keys::{HotKeyValues, HotKeys, HotName, Sample},
 };
 use weir_store::{Decisions, MemoryStore, Store, StoreError, TakeOptions, TakeRequest};
+
+/// The longest keys and values of a hot key that are kept whole, in bytes, and the most of them.
+const MAX_HOT_NAME: usize = 256;
+const MAX_HOT_ENTRIES: usize = 8;
 
 #[derive(Debug)]
 pub struct Limiter<S> {
@@ -633,7 +639,7 @@ impl<S: Store> Limiter<S> {
                 used: if decision.over { 1.0 } else { (1.0 - left).max(0.0) },
                 at: now.as_nanos(),
             };
-            hot_keys.add(sample, || format!("{} {}", check.rule_text(), key_text(check, shows_values)));
+            hot_keys.add(sample, || hot_name(check, shows_values));
         }
     }
 
@@ -734,6 +740,25 @@ impl Limiter<MemoryStore> {
     ) -> Result<T, LimitError> {
         at_once(self.decide_matched(request, now, TakeOptions::default(), encode))
             .unwrap_or_else(|| Err(LimitError::NoRules))
+    }
+}
+
+fn hot_name(check: &LimitCheck<'_>, shows_values: bool) -> HotName {
+    let shown = |i: usize, entry: &Entry<'_>| match check.shared(i) {
+        Some(pattern) => pattern.into(),
+        None if shows_values => entry.value.into(),
+        None => MASK.into(),
+    };
+    let entries = check.entries.iter().enumerate().map(|(i, entry)| (entry.key.into(), shown(i, entry)));
+    let length: usize = check.entries.iter().map(|entry| entry.key.len() + entry.value.len()).sum();
+    let text = key_text(check, shows_values);
+    HotName {
+        text: format!("{} {text}", check.rule_text()).into(),
+        entries_text: text.into(),
+        rule: check.rule.compiled().map(|rule| rule.path.to_string().into()),
+        domain: check.domain.into(),
+        entries: (length <= MAX_HOT_NAME && check.entries.len() <= MAX_HOT_ENTRIES)
+            .then(|| entries.collect()),
     }
 }
 

@@ -6,7 +6,10 @@
 //! Streams", 2005): a full sketch gives the place of its smallest counter to a new one, with that count as its possible
 //! error. Each sketch is about 20 seconds.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, AtomicU64, Ordering},
+};
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
@@ -19,7 +22,7 @@ const SLICE: u64 = 20_000_000_000;
 /// The sketches kept: ten minutes and the current one.
 const SLICES: usize = 31;
 
-/// The counters of a sketch. With the names, all sketches take at most 5 MB.
+/// The counters of a sketch. With the names, all sketches take at most 8 MB.
 const COUNTERS: usize = 128;
 
 /// The samples of a slice after which the gap between samples doubles, up to [`MAX_GAP`].
@@ -91,14 +94,28 @@ pub struct Sample {
 /// A counter with its estimated hits.
 #[derive(Clone, Debug)]
 pub struct HotKey {
-    key: Key,
-    pub name: Box<str>,
+    pub key: Key,
+    pub name: Arc<HotName>,
     pub hits: u64,
     /// How many of them may be those of other counters.
     pub of_others: u64,
     variance: f64,
     /// The share of the limit that was used at the last sample, from 0 to 1.
     pub used: f32,
+}
+
+/// What names a counter to a person.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HotName {
+    /// Its rule and its entries, shortened.
+    pub text: Box<str>,
+    /// Its entries, shortened.
+    pub entries_text: Box<str>,
+    /// None for a limit that came with the request.
+    pub rule: Option<Box<str>>,
+    pub domain: Box<str>,
+    /// The keys and values; none if they are too long to be kept.
+    pub entries: Option<Box<[(Box<str>, Box<str>)]>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,16 +153,17 @@ impl HotKeys {
     }
 
     #[cold]
-    pub fn add(&self, sample: Sample, name: impl FnOnce() -> String) {
+    pub fn add(&self, sample: Sample, name: impl FnOnce() -> HotName) {
         let mut slices = self.slices.lock();
         let (number, mut name) = (sample.at / SLICE, Some(name));
         let slice = slices.at(number);
         slice.samples = slice.samples.saturating_add(1);
         let doublings = (slice.samples / STEP).min(MAX_GAP.ilog2());
         let mut text = None;
-        let mut named = || -> Box<str> {
-            text.get_or_insert_with(|| name.take().map(|name| name().into_boxed_str()).unwrap_or_default())
-                .clone()
+        let mut named = || -> Arc<HotName> {
+            Arc::clone(
+                text.get_or_insert_with(|| Arc::new(name.take().map(|name| name()).unwrap_or_default())),
+            )
         };
         slice.hits.add(&sample, &mut named);
         if sample.is_rejected {
@@ -156,6 +174,24 @@ impl HotKeys {
         // from 1 to twice the mean, so that no rhythm of the requests is always or never met
         let next = 1 + slices.random() % u64::from(2 * gap - 1);
         self.lanes.own().0.store(u64::from(gap) << 32 | next, Ordering::Relaxed);
+    }
+
+    /// Returns the hits and the rejected hits of `key` in each slice of the last `nanos` before `now`, the oldest first.
+    /// None if it has no counter in any.
+    pub fn history(&self, key: Key, nanos: u64, now: u64) -> Option<Vec<[u64; 2]>> {
+        let (last, count) = (now / SLICE, nanos.div_ceil(SLICE));
+        let slices = self.slices.lock();
+        let of = |sketch: &Sketch| sketch.places.get(&key).map(|place| sketch.counters[*place].hits);
+        let mut history = Vec::new();
+        let mut is_known = false;
+        for number in (last + 1).saturating_sub(count)..=last {
+            let slice = slices.ring.iter().find(|slice| slice.number == number);
+            let hits = slice.and_then(|slice| of(&slice.hits));
+            is_known |= hits.is_some();
+            let rejected = slice.and_then(|slice| of(&slice.rejections)).unwrap_or_default();
+            history.push([hits.unwrap_or_default(), rejected]);
+        }
+        is_known.then_some(history)
     }
 
     /// Returns the mean number of decisions for each sample at present.
@@ -198,7 +234,7 @@ impl HotKeys {
             key
         };
         let mut top: Vec<HotKey> = merged.into_values().map(missing).collect();
-        top.sort_unstable_by(|a, b| b.hits.cmp(&a.hits).then_with(|| a.name.cmp(&b.name)));
+        top.sort_unstable_by(|a, b| b.hits.cmp(&a.hits).then_with(|| a.name.text.cmp(&b.name.text)));
         top.truncate(most);
         top
     }
@@ -232,7 +268,7 @@ impl Slices {
 // === impl Sketch ===
 
 impl Sketch {
-    fn add(&mut self, sample: &Sample, name: &mut impl FnMut() -> Box<str>) {
+    fn add(&mut self, sample: &Sample, name: &mut impl FnMut() -> Arc<HotName>) {
         let hits = sample.hits.saturating_mul(sample.weight.into());
         let place = match self.places.get(&sample.key) {
             Some(place) => *place,
@@ -248,7 +284,7 @@ impl Sketch {
         }
     }
 
-    fn place_of_new(&mut self, key: Key, name: Box<str>) -> usize {
+    fn place_of_new(&mut self, key: Key, name: Arc<HotName>) -> usize {
         let new = HotKey { key, name, hits: 0, of_others: 0, variance: 0.0, used: 0.0 };
         let smallest = (0..self.counters.len()).min_by_key(|place| self.counters[*place].hits);
         let place = match smallest {
@@ -294,10 +330,14 @@ mod tests {
     const MINUTE: u64 = 60_000_000_000;
     const NOW: u64 = 1_700_000_000_000_000_000;
 
+    fn named(text: &str) -> HotName {
+        HotName { text: text.into(), ..HotName::default() }
+    }
+
     fn decide(hot: &HotKeys, key: u64, is_rejected: bool, at: u64) {
         if let Some(weight) = hot.sampled() {
             let sample = Sample { weight, key: [key, key], hits: 1, is_rejected, used: 0.5, at };
-            hot.add(sample, || format!("k{key}"));
+            hot.add(sample, || named(&format!("k{key}")));
         }
     }
 
@@ -311,7 +351,7 @@ mod tests {
             hot.top(By::Hits, MINUTE, NOW, 2).into_iter().map(|key| (key.hits, key.error())).collect();
         assert_eq!(top, [(34, 0), (33, 0)]);
         let rejected = hot.top(By::Rejections, MINUTE, NOW, 9);
-        assert_eq!((rejected.len(), &*rejected[0].name, rejected[0].hits), (1, "k1", 33));
+        assert_eq!((rejected.len(), &*rejected[0].name.text, rejected[0].hits), (1, "k1", 33));
     }
 
     /// A third of the hits is one key's, and the others are a flood of keys that nobody asks for twice.
@@ -325,7 +365,7 @@ mod tests {
         let end = NOW + decisions * 100_000;
         let top = hot.top(By::Hits, MINUTE, end, 1);
         let (hits, error) = (top[0].hits, top[0].error());
-        assert_eq!(&*top[0].name, "k7");
+        assert_eq!(&*top[0].name.text, "k7");
         let off = hits.abs_diff(decisions / 3);
         assert!(off <= error && error < decisions / 6, "{hits} of {}, error {error}", decisions / 3);
         // what is older is no longer of this minute
@@ -343,7 +383,7 @@ mod tests {
         let before = NOW - 60 * MINUTE;
         decide(&hot, 2, false, before);
         let top = hot.top(By::Hits, MINUTE, before, 2);
-        assert_eq!((top.len(), &*top[0].name), (1, "k2"));
+        assert_eq!((top.len(), &*top[0].name.text), (1, "k2"));
     }
 
     /// A request chooses how many hits it has.
@@ -353,12 +393,12 @@ mod tests {
         for (key, hits) in [(1, u64::MAX), (2, 5), (1, 7)] {
             let at = NOW + hits % 2 * SLICE;
             let sample = Sample { weight: 1, key: [key, key], hits, is_rejected: false, used: 1.0, at };
-            hot.add(sample, || format!("k{key}"));
+            hot.add(sample, || named(&format!("k{key}")));
             let sample = Sample { weight: 1, key: [key, key], hits, is_rejected: false, used: 1.0, at: NOW };
-            hot.add(sample, || format!("k{key}"));
+            hot.add(sample, || named(&format!("k{key}")));
         }
         let top = hot.top(By::Hits, MINUTE, NOW + SLICE, 1);
-        assert_eq!((&*top[0].name, top[0].hits), ("k1", u64::MAX));
+        assert_eq!((&*top[0].name.text, top[0].hits), ("k1", u64::MAX));
     }
 
     #[test]
@@ -373,7 +413,7 @@ mod tests {
                 used: 1.0,
                 at: NOW + i * 10_000_000,
             };
-            hot.add(sample, String::new);
+            hot.add(sample, HotName::default);
         }
         let slices = hot.slices.lock();
         let held: usize =

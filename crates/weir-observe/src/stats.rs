@@ -15,7 +15,7 @@ use super::{
     method_stats::MethodStats,
     metric::{Metric, Source},
     rule_limit::RuleLimit,
-    rule_stats::RuleStats,
+    rule_stats::{RuleCounts, RuleStats},
 };
 use super::{histogram::Refinement, sanitize::sanitize};
 
@@ -161,6 +161,21 @@ impl Stats {
         self.rules.read().by_name.values().map(|known| Arc::clone(&known.stats)).collect()
     }
 
+    /// Returns the hits of each name that no caller has created, with those of the names that callers created for it.
+    pub fn counts_by_rule(&self) -> HashMap<Arc<[Box<str>]>, RuleCounts, foldhash::fast::RandomState> {
+        let rules = self.rules.read();
+        let mut counts: HashMap<SharedName, RuleCounts, foldhash::fast::RandomState> = HashMap::default();
+        for (name, known) in rules.by_name.iter().filter(|(_, known)| known.stats.is_declared()) {
+            counts.insert(Arc::clone(name), known.stats.get());
+        }
+        for (name, declared) in &rules.declared {
+            if let (Some(known), Some(sum)) = (rules.by_name.get(name), counts.get_mut(declared)) {
+                *sum = sum.plus(known.stats.get());
+            }
+        }
+        counts
+    }
+
     /// Says which rules are in force. Stats of others are forgotten after a day; beyond a thousand, the oldest at once.
     pub fn set_in_force(&self, in_force: &[Arc<RuleStats>]) {
         let mut rules = self.rules.write();
@@ -226,6 +241,11 @@ impl Stats {
         }
     }
 
+    /// Returns every key that was asked for where no rule has it, as [`Stats::unknown_key`] counts them, in no order.
+    pub fn unknown_keys(&self) -> Vec<((String, String), u64)> {
+        self.unknown_keys.get()
+    }
+
     /// Forgets names without a rule that nobody asked for during 12 calls, and rules not in force for 288 calls.
     pub fn age_names(&self) {
         self.unknown_domains.age();
@@ -285,7 +305,7 @@ impl Stats {
                 self.names_rejected.get(),
             ),
         ];
-        metrics.extend(self.unknown_keys.get().into_iter().map(|((domain, key), descriptors)| {
+        metrics.extend(self.unknown_keys().into_iter().map(|((domain, key), descriptors)| {
             let help = "Descriptors that no rule matches, because none has this key at its level.";
             let metric = Metric::counter("weir.unmatched_descriptors", help, descriptors);
             metric.label("domain", domain).label("key", key)

@@ -21,6 +21,7 @@ pub mod pool_command;
 pub mod pools;
 pub mod remote;
 pub mod runtime;
+mod sight;
 pub mod table_metrics;
 mod target;
 mod wait_room;
@@ -31,6 +32,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 use smallvec::SmallVec;
 
 pub use memory::{Arrival, Counted, MemoryStore, Notes, Receipt, TakeRequest, Timers, Usage};
+pub use sight::{CounterSight, LocalSight, SightSource};
 pub use wait_room::{Ticket, WaitBounds, WaitRoom, WaitingLines};
 
 use weir_limit::{
@@ -266,6 +268,13 @@ pub trait Store: Send + Sync + 'static {
     fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {
         let _ = (check, now);
         None
+    }
+
+    /// Returns how the counters of `check` stand, for people: nothing is counted. A shared store is asked by name, and has
+    /// some time to answer.
+    fn sight(&self, check: &LimitCheck<'_>, now: Timestamp) -> impl Future<Output = CounterSight> + Send {
+        let sight = self.memory().map(|memory| memory.sight_now(check, now));
+        std::future::ready(sight.unwrap_or_else(|| CounterSight::unused(check, now)))
     }
 
     /// [`Store::reserve`] for callers that wait: a slow store gets up to `patience`, not only the budget of decisions.

@@ -118,7 +118,9 @@ mod tests {
         let Parts { limiter, stats, clock } = parts();
         let (health, metric_names, headers) =
             (Health::new(), MetricNames::default(), ResponseHeaders::default());
-        let context = ServiceContext { limiter, stats, clock, health, headers, metric_names, tracer: None };
+        let audit = Arc::default();
+        let context =
+            ServiceContext { limiter, stats, clock, health, headers, metric_names, tracer: None, audit };
         let opened = Arc::new(Connections::default()).open().expect("it is the first");
         let client = super::super::client::HttpClient::new(
             Arc::clone(opened.account()),

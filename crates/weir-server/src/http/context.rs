@@ -1,5 +1,6 @@
 use std::{fmt, sync::Arc};
 
+use super::admin::AuditTrail;
 use crate::{headers::ResponseHeaders, health::Health};
 use weir_export::{prometheus::MetricNames, trace::Tracer};
 use weir_limiter::Limiter;
@@ -19,6 +20,8 @@ pub struct ServiceContext<S> {
     /// Traces requests at `/json`; none if requests are not traced.
     pub tracer: Option<Arc<Tracer>>,
     pub metric_names: MetricNames,
+    /// The changes that were made.
+    pub audit: Arc<AuditTrail>,
 }
 
 /// Not derived: that would require a store that is `Clone`.
@@ -32,6 +35,7 @@ impl<S> Clone for ServiceContext<S> {
             headers: self.headers.clone(),
             tracer: self.tracer.clone(),
             metric_names: self.metric_names.clone(),
+            audit: Arc::clone(&self.audit),
         }
     }
 }

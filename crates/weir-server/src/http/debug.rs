@@ -29,20 +29,6 @@ use weir_observe::{
 };
 use weir_store::Store;
 
-const PAGES: [(&str, &str); 5] = [
-    (
-        "/hot",
-        "print out the counters with the most hits and rejections; as JSON for Accept: application/json",
-    ),
-    ("/metrics", "print out stats for prometheus"),
-    ("/rlconfig", "print out the currently loaded configuration for debugging"),
-    (
-        "/rules",
-        "print out the loaded rules with everything that applies to them; as JSON for Accept: application/json",
-    ),
-    ("/stats", "print out stats"),
-];
-
 const NO_PPROF: &str = "\
 weir has no pprof endpoint. Profile the process with perf or heaptrack instead:
 docs/operations.md, section \"Profiles\".
@@ -82,20 +68,11 @@ pub(super) fn router<S: Store>(
     let of_reference =
         if permission.is_declared() { permission.guard(of_reference, Needs::Read) } else { of_reference };
     Router::new()
-        .route("/", get(index))
         .route("/debug/pprof", get(no_pprof))
         .route("/debug/pprof/{*page}", get(no_pprof))
         .route("/debug/pprof/", get(no_pprof))
         .merge(permission.guard(own, Needs::Read))
         .merge(of_reference)
-}
-
-async fn index() -> String {
-    PAGES.iter().fold(String::new(), |mut text, (path, help)| {
-        // writing to a String cannot fail
-        let _ = writeln!(text, "{path}: {help}");
-        text
-    })
 }
 
 /// Responds to the paths of Go's profiles, which envoyproxy/ratelimit has, with a pointer to the documentation.

@@ -46,6 +46,15 @@ fn api() -> JsonApi<MemoryStore> {
     let Parts { limiter, stats, clock } = parts();
     let (health, metric_names) = (Health::new(), MetricNames::default());
     let headers = ResponseHeaders::default();
-    let context = ServiceContext { limiter, stats, clock, health, headers, metric_names, tracer: None };
+    let context = ServiceContext {
+        limiter,
+        stats,
+        clock,
+        health,
+        headers,
+        metric_names,
+        tracer: None,
+        audit: Arc::default(),
+    };
     JsonApi::new(context, RequestBounds::default())
 }

@@ -51,7 +51,7 @@ pub(super) fn json_page(hot: Option<&HotKeys>, now: Timestamp) -> String {
         |hot| {
             let key = |key: HotKey| {
                 let error = key.error();
-                json!({ "name": key.name, "hits": key.hits, "error": error, "used": key.used })
+                json!({ "name": key.name.text, "hits": key.hits, "error": error, "used": key.used })
             };
             let table = |((by, name), (minutes, _)): ((By, &str), (u64, &str))| -> Value {
                 let keys = hot.top(by, minutes * MINUTE, now.as_nanos(), MOST);
@@ -66,7 +66,7 @@ pub(super) fn json_page(hot: Option<&HotKeys>, now: Timestamp) -> String {
 }
 
 fn line(key: &HotKey, text: &mut String) {
-    let name = escaped(&key.name);
+    let name = escaped(&key.name.text);
     let used = format!("{:.0} %", key.used * 100.0);
     let _ = writeln!(text, "{:>12} {:>10} {used:>6}  {name}", key.hits, key.error());
 }

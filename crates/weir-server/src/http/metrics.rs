@@ -73,7 +73,7 @@ fn compressed(text: &str) -> Vec<u8> {
 }
 
 /// Gzip must be named with a weight above 0 (RFC 9110, section 12.5.3): `*` also accepts the uncompressed page.
-fn accepts_gzip(headers: &HeaderMap) -> bool {
+pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
     let values = headers.get_all(ACCEPT_ENCODING).into_iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|coding| {
         let mut parts = coding.split(';').map(str::trim);

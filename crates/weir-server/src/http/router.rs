@@ -1,5 +1,3 @@
-use std::sync::Arc;
-
 use axum::{
     Router,
     extract::State,
@@ -10,7 +8,7 @@ use axum::{
 
 use super::{
     access::{self, JsonAccess},
-    admin::{self, Permission},
+    admin::{self, AdminParts},
     context::ServiceContext,
     debug, metrics,
     pages::Pages,
@@ -36,15 +34,12 @@ pub fn router<S: Store>(
         .route("/metrics", metrics)
 }
 
-/// Returns the paths of `DEBUG_PORT`: `/`, which lists the others, `/metrics` for everybody, and the admin API and other
-/// pages for those who have `permission`.
-pub fn debug_router<S: Store>(
-    context: &ServiceContext<S>,
-    pages: &Pages,
-    permission: &Arc<Permission>,
-) -> Router {
+/// Returns the paths of `DEBUG_PORT`: the console and `/metrics` for everybody, and the admin API and other pages for
+/// those who have permission.
+pub fn debug_router<S: Store>(context: &ServiceContext<S>, pages: &Pages, admin: AdminParts) -> Router {
     let metrics = metrics::route(&context.stats, context.metric_names.clone(), pages);
-    debug::router(context, pages, permission).merge(admin::router(permission)).route("/metrics", metrics)
+    let debug = debug::router(context, pages, &admin.permission);
+    debug.merge(admin::router(context, admin)).route("/metrics", metrics)
 }
 
 /// The status is for load balancers, the body for people.

@@ -12,12 +12,15 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 use weir_export::prometheus::MetricNames;
+use weir_limit::RuleNode;
+use weir_limiter::DecisionSettings;
+use weir_observe::{Stats, hot_keys::HotKeyValues};
 use weir_server::{
     Health,
     headers::ResponseHeaders,
     http::{
         self, Pages, ServiceContext,
-        admin::{AdminSettings, AdminTokens, Permission},
+        admin::{AdminParts, AdminSettings, AdminTokens, Permission, ProcessFacts},
     },
 };
 
@@ -67,17 +70,23 @@ pub(crate) struct Answer {
     pub(crate) body: String,
 }
 
+/// A service that finds hot keys.
+pub(crate) fn shown(nodes: Vec<RuleNode>) -> Service {
+    let settings = DecisionSettings { hot_keys: HotKeyValues::Shown, ..DecisionSettings::default() };
+    Service::with(nodes, Stats::default(), settings)
+}
+
 // === impl Admin ===
 
 impl Admin {
     pub(crate) async fn start(settings: AdminSettings) -> Self {
-        Self::of(Service::new(vec![limited("tenant", "acme", 100)]), settings, None).await
+        Self::of(shown(vec![limited("tenant", "acme", 100)]), settings, None).await
     }
 
     /// With the tokens [`READER`] and [`OPERATOR`].
     pub(crate) async fn with_tokens(settings: AdminSettings) -> Self {
         let text = format!("ci:read:{READER}\nops:full:{OPERATOR}\n");
-        Self::of(Service::new(vec![limited("tenant", "acme", 100)]), settings, Some(&text)).await
+        Self::of(shown(vec![limited("tenant", "acme", 100)]), settings, Some(&text)).await
     }
 
     pub(crate) async fn of(service: Service, settings: AdminSettings, tokens: Option<&str>) -> Self {
@@ -95,10 +104,13 @@ impl Admin {
             headers: ResponseHeaders::default(),
             tracer: None,
             metric_names: MetricNames::default(),
+            audit: Arc::default(),
         };
         let loaded = tokens.as_ref().map(|(tokens, _)| Arc::clone(tokens));
         let permission = Permission::new(settings, loaded, Arc::clone(&service.clock) as _);
-        let router = http::debug_router(&context, &Pages::new(Arc::default()), &permission);
+        let facts = ProcessFacts { instance: "test:6070".to_owned(), ..ProcessFacts::default() };
+        let parts = AdminParts { permission, facts, more: Vec::new() };
+        let router = http::debug_router(&context, &Pages::new(Arc::default()), parts);
         Self { server: TestServer::start(router).await, service, tokens, _dir: dir }
     }
 

@@ -4,4 +4,8 @@
 mod support;
 
 mod client;
+mod contract;
+mod operations;
 mod permission;
+mod schema;
+mod streams;

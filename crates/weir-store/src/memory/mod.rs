@@ -40,8 +40,8 @@ pub use self::{
     timers::Timers,
 };
 use super::{
-    Decisions, EndedPlace, PlaceRequest, ReturnedHits, Store, StoreError, TakeOptions, TakenPlaces,
-    brief_lock, has_repeated, wait_room::WaitRoom,
+    CounterSight, Decisions, EndedPlace, PlaceRequest, ReturnedHits, SightSource, Store, StoreError,
+    TakeOptions, TakenPlaces, brief_lock, has_repeated, wait_room::WaitRoom,
 };
 use weir_limit::{
     Basis, CounterKey, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, PlaceAsk, PlaceCheck,
@@ -335,6 +335,12 @@ impl<N: Notes> MemoryStore<N> {
             .zip(states)
             .map(|(tier, state)| state.unwrap_or_else(|| CounterState::unused(tier, now)))
             .collect()
+    }
+
+    /// [`Store::sight`] without a future.
+    pub fn sight_now(&self, check: &LimitCheck<'_>, now: Timestamp) -> CounterSight {
+        let pool = check.pool.is_some().then(|| self.look(check, check.hits.max(Hits(1)), now));
+        CounterSight::of(self.counters(check, now), pool, SightSource::Memory, now)
     }
 
     pub fn give_back(&self, check: &LimitCheck<'_>, now: Timestamp) {

@@ -15,6 +15,7 @@ use axum::{
 use serde_json::{Value, json};
 
 use super::{
+    audit::{AuditTrail, AuditedChange, ChangeKind},
     cookie,
     permission::{Needs, Permission, RequestFacts},
     problem::Problem,
@@ -25,13 +26,14 @@ use weir_limit::NANOS_PER_SECOND;
 /// The largest body, in bytes.
 const MAX_BODY: usize = 4 << 10;
 
-pub(super) fn router(permission: &Arc<Permission>) -> Router {
+pub(super) fn router(permission: &Arc<Permission>, audit: &Arc<AuditTrail>) -> Router {
     let routes = Router::new().route("/v1/login", post(log_in).delete(log_out));
-    permission.guard(routes.with_state(Arc::clone(permission)), Needs::Nothing)
+    let state = (Arc::clone(permission), Arc::clone(audit));
+    permission.guard(routes.with_state(state), Needs::Nothing)
 }
 
 async fn log_in(
-    State(permission): State<Arc<Permission>>,
+    State((permission, audit)): State<(Arc<Permission>, Arc<AuditTrail>)>,
     Extension(client): Extension<HttpClient>,
     request: Request,
 ) -> Result<Response, Problem> {
@@ -53,7 +55,16 @@ async fn log_in(
         ));
     };
     let token = token?;
-    let end = permission.clock().now().after(cookie::LIFE);
+    let now = permission.clock().now();
+    let end = now.after(cookie::LIFE);
+    audit.add(AuditedChange {
+        at: now,
+        kind: ChangeKind::Login,
+        who: token.name.clone().into(),
+        what: format!("A browser has shown a token of the level {}.", token.level.name()),
+        before: None,
+        after: None,
+    });
     let value = cookie::value(&token, end.as_nanos() / NANOS_PER_SECOND);
     let seconds = cookie::LIFE.as_nanos() / NANOS_PER_SECOND;
     let header = cookie::header(&value, seconds, facts.encryption.is_on());

@@ -10,6 +10,7 @@ use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
 use super::signing;
+use weir_limit::Entry;
 
 /// Whom tokens are for.
 const AUDIENCE: &str = "weir";
@@ -71,6 +72,14 @@ pub enum TenantTokenError {
     /// The file of revoked tokens names it.
     #[error("the token was revoked")]
     Revoked,
+}
+
+// === impl TenantEntry ===
+
+impl TenantEntry {
+    pub(super) fn as_entry(&self) -> Entry<'_> {
+        Entry { key: &self.key, value: &self.value }
+    }
 }
 
 // === impl TokenKeys ===

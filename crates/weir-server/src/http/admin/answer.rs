@@ -1,0 +1,37 @@
+//! Answers in JSON, and the values that several of them have.
+
+use axum::{
+    http::header::CONTENT_TYPE,
+    response::{IntoResponse as _, Response},
+};
+use serde_json::{Value, json};
+use weir_limit::{Entry, Tier};
+use weir_observe::text::escaped_json;
+
+use super::time::seconds;
+
+/// The largest number that every reader of JSON has exactly.
+const MAX_EXACT: u64 = 1 << 53;
+
+pub(in crate::http) fn answer(value: &Value) -> Response {
+    let text = escaped_json(&value.to_string()).into_owned() + "\n";
+    ([(CONTENT_TYPE, "application/json")], text).into_response()
+}
+
+pub(super) fn count(number: u64) -> Value {
+    if number > MAX_EXACT { json!(number.to_string()) } else { json!(number) }
+}
+
+pub(in crate::http) fn entry(entry: &Entry<'_>) -> Value {
+    json!({ "key": entry.key, "value": entry.value })
+}
+
+pub(super) fn tier(tier: &Tier) -> Value {
+    json!({
+        "limit": count(tier.requests.into()),
+        "period": seconds(tier.refill_period()),
+        "algorithm": tier.algorithm.kind().name(),
+        "burst": tier.refills().then(|| count(tier.bucket().burst.into())),
+        "words": tier.to_string(),
+    })
+}
