@@ -18,9 +18,10 @@ descriptors:
     value: acme
     descriptors:
       - key: path
-        tiers:
-          - {requests: 20, per: 1h}
-          - {requests: 500, per: 1d}
+        rate_limit:
+          tiers:
+            - {requests: 20, per: 1h}
+            - {requests: 200, per: 1d}
   - key: remote_address
     rate_limit: {requests: 10, per: 1h, algorithm: token_bucket, burst: 40}
   - key: plan

@@ -85,8 +85,9 @@ impl HttpResponse {
         let body = if chunked { joined(body)? } else { body.to_owned() };
         let mut lines = head.lines();
         let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
-        let headers = lines.filter_map(|line| line.split_once(": "));
-        let headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect();
+        let headers = lines.filter_map(|line| line.split_once(':'));
+        let headers =
+            headers.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned())).collect();
         Some(Self { status, headers, body })
     }
 }
@@ -116,7 +117,25 @@ pub fn try_send(address: SocketAddr, request: &HttpRequest) -> io::Result<HttpRe
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.write_all(request.to_wire().as_bytes())?;
     let mut wire = Vec::new();
-    stream.read_to_end(&mut wire)?;
+    // a server may keep the connection, whatever one asks for
+    while !is_whole(&wire) && read_part(&mut stream, &mut wire)? {}
     HttpResponse::from_wire(&String::from_utf8_lossy(&wire))
         .ok_or_else(|| io::Error::other("no HTTP response"))
+}
+
+/// Appends what has arrived. Returns false at the end.
+fn read_part(stream: &mut TcpStream, wire: &mut Vec<u8>) -> io::Result<bool> {
+    let mut part = [0; 16 << 10];
+    let length = stream.read(&mut part)?;
+    wire.extend_from_slice(&part[..length]);
+    Ok(length > 0)
+}
+
+/// Whether this is a response of the length that it tells.
+fn is_whole(wire: &[u8]) -> bool {
+    let Some(head) = wire.windows(4).position(|window| window == b"\r\n\r\n") else { return false };
+    let lines = String::from_utf8_lossy(&wire[..head]).to_ascii_lowercase();
+    let length =
+        lines.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
+    length.is_some_and(|length| wire.len() >= head + 4 + length)
 }
