@@ -40,10 +40,11 @@ pub(super) struct ListeningServers {
 
 pub(super) type WatchedCertificates = (Arc<Certificates>, Watch);
 
-/// gRPC and Redis' protocol have the same ones. None if neither is encrypted.
+/// gRPC, Redis' protocol and the debug port have the same ones. None if none is encrypted.
 pub(super) async fn load_certificates(settings: &Settings) -> Result<Option<WatchedCertificates>, AppError> {
     let redis = settings.redis_port.as_ref().and_then(|redis| redis.tls.as_ref());
-    let Some(tls) = settings.grpc.tls.as_ref().or(redis).cloned() else { return Ok(None) };
+    let all = [settings.grpc.tls.as_ref(), redis, settings.debug_tls.as_ref()];
+    let Some(tls) = all.into_iter().flatten().next().cloned() else { return Ok(None) };
     // first, so that no change is missed
     let watch = Watch::files(&tls.paths());
     let loaded = Certificates::load(tls).await;
@@ -141,19 +142,24 @@ impl ListeningServers {
             let server = resp::Server::new(service, threads, certificates(redis.tls.is_some()));
             servers.spawn(server.serve(listener, until(), drain));
         }
-        let serve = |listener, router| http::serve(listener, router, Arc::clone(&connections), until());
+        let serve =
+            |listener, router, tls| http::serve(listener, router, Arc::clone(&connections), tls, until());
         let pages = http::Pages::new(Arc::clone(connections.exceeded()));
-        servers.spawn(serve(self.http, http::router(context, bounds.request, settings.json, &pages)));
+        servers.spawn(serve(self.http, http::router(context, bounds.request, settings.json, &pages), None));
         let admin = AdminParts {
             permission: Permission::new(settings.admin.clone(), tokens, clock.clone()),
             facts: facts(settings, bounds.request),
             more: Vec::new(),
         };
-        servers.spawn(serve(self.debug, http::debug_router(context, &pages, admin)));
+        servers.spawn(serve(
+            self.debug,
+            http::debug_router(context, &pages, admin),
+            certificates(settings.debug_tls.is_some()),
+        ));
         if let (Some(listener), Some(prometheus)) = (self.prometheus, &settings.prometheus) {
             let path = prometheus.path.clone();
             let router = http::metrics_router(&context.stats, path, context.metric_names.clone(), &pages);
-            servers.spawn(serve(listener, router));
+            servers.spawn(serve(listener, router, None));
         }
         Ok(servers)
     }

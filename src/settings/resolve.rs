@@ -27,7 +27,7 @@ use weir_sources::xds::XdsSettings;
 use weir_store::WaitBounds;
 
 use super::{
-    admin::admin,
+    admin::{admin, debug_tls},
     bounds::{bounds, waits},
     coordination::coordination,
     disk,
@@ -56,6 +56,8 @@ pub struct Settings {
     /// `WEIR_JSON`: who may use `/json`.
     pub json: JsonAccess,
     pub debug: ListenAddress,
+    /// `DEBUG_TLS`: the certificates of the gRPC port, if the debug port is encrypted.
+    pub debug_tls: Option<ServerTls>,
     /// `WEIR_ADMIN` and others: who may use the admin API on the debug port.
     pub admin: AdminSettings,
     /// `USE_PROMETHEUS`: a separate port for metrics, as in envoyproxy/ratelimit. Other HTTP ports always serve them.
@@ -179,6 +181,7 @@ impl Settings {
         warnings.extend(unsupported::check(read, backend));
         let grpc = grpc(read, &mut warnings);
         let redis_port = redis_port::redis_port(read, grpc.tls.as_ref(), &mut warnings);
+        let grpc_tls = grpc.tls.clone();
         let instance = random_instance_id();
         let coordination = coordination(read, max_counters);
         let disk = disk::disk(read, backend, &coordination);
@@ -189,6 +192,7 @@ impl Settings {
             redis_port,
             http: read_http_address(read),
             debug: read_debug_address(read),
+            debug_tls: debug_tls(read, grpc_tls.as_ref(), &mut warnings),
             admin: admin(read, &mut warnings),
             prometheus: prometheus(read),
             time_unit: if read.bool("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS") {

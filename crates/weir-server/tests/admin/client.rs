@@ -190,7 +190,7 @@ impl Ask {
     fn send(&self, address: SocketAddr) -> Answer {
         let Self { method, path, host, headers, body, .. } = self;
         let host = host.clone().unwrap_or_else(|| address.to_string());
-        let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
+        let headers: String = headers.iter().flat_map(|header| [header, "\r\n"]).collect();
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n{headers}content-length: {}\r\n\r\n{body}",
             body.len()

@@ -19,7 +19,7 @@ use weir_limit::{Period, RuleSet, Timestamp};
 use weir_store::Store;
 
 use super::{
-    answer::answer,
+    answer::{answer, hex},
     problem::Problem,
     stream::Hub,
     time,
@@ -43,9 +43,11 @@ pub struct ProcessFacts {
     pub files: Option<RuleFiles>,
 }
 
-/// Reads the rule files: their names, and their texts or why there is none.
+/// Reads the rule files: their names and texts, or why there are none.
 #[derive(Clone)]
-pub struct RuleFiles(pub Arc<dyn Fn() -> Result<Vec<(String, String)>, String> + Send + Sync>);
+pub struct RuleFiles(pub Arc<ReadFiles>);
+
+type ReadFiles = dyn Fn() -> Result<Vec<(String, String)>, String> + Send + Sync;
 
 pub(super) struct AdminApi<S> {
     pub(super) context: ServiceContext<S>,
@@ -126,12 +128,12 @@ impl<S: Store> AdminApi<S> {
         let broken =
             || Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "The answer cannot be made; see the log.");
         let turn = Arc::clone(&self.turns).acquire_owned().await.map_err(|_| broken())?;
-        let made = spawn_blocking(move || {
+        let rendered = spawn_blocking(move || {
             let _turn = turn;
             self.look();
             answer(&make(&self))
         });
-        made.await.map_err(|error| {
+        rendered.await.map_err(|error| {
             tracing::error!(%error, "cannot answer at the admin API");
             broken()
         })
@@ -169,7 +171,7 @@ fn digest(rules: &RuleSet) -> String {
     for rule in rules.rules() {
         context.update(format!("{} {:?}\n", rule.path, rule.rule).as_bytes());
     }
-    context.finish().as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    hex(&context.finish().as_ref()[..8])
 }
 
 impl std::fmt::Debug for RuleFiles {

@@ -96,6 +96,8 @@ const ELSEWHERE: &str = "The admin API is for callers on this host: set WEIR_ADM
 const PLAIN: &str = "A token of another host is refused without TLS: set DEBUG_TLS=true, or WEIR_ADMIN_PLAIN=true if \
                      something else encrypts the way.";
 
+const NEEDED: &str = "A token is needed, as `Authorization: Bearer TOKEN`: WEIR_ADMIN_TOKEN_FILE is set.";
+
 const JSON: &str = "application/json";
 
 // === impl AdminLevel ===
@@ -198,8 +200,6 @@ impl Permission {
             self.check_plain(asked)?;
             return Ok((token, CallerProof::Cookie));
         }
-        const NEEDED: &str =
-            "A token is needed, as `Authorization: Bearer TOKEN`: WEIR_ADMIN_TOKEN_FILE is set.";
         Err(Problem::new(StatusCode::UNAUTHORIZED, NEEDED))
     }
 
@@ -294,7 +294,7 @@ impl Asked<'_> {
         let media_type = self.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let media_type = media_type.map(|value| value.split(';').next().unwrap_or_default().trim());
         let is_json = media_type.is_some_and(|media_type| media_type.eq_ignore_ascii_case(JSON));
-        if !is_json && !(has_origin && *method == Method::DELETE) {
+        if !(is_json || has_origin && *method == Method::DELETE) {
             let detail = format!("Send the header `Content-Type: {JSON}`.");
             return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
         }
