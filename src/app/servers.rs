@@ -12,7 +12,7 @@ use weir_server::{
     grpc,
     http::{
         self,
-        admin::{AdminParts, AdminTokens, Permission, ProcessFacts, RuleFiles},
+        admin::{AdminParts, AdminTokens, Permission, ProcessFacts, ShownFiles},
     },
     net::{ConnectionAge, Listener, bind_tcp, raise_open_files},
     resp,
@@ -168,7 +168,7 @@ impl ListeningServers {
 fn facts(settings: &Settings, bounds: RequestBounds) -> ProcessFacts {
     let (path, options) = (settings.rules.dir.clone(), settings.rules.files);
     let read = move || texts(&path, &options, MAX_TEXTS).map_err(|error| error.to_string());
-    let files = settings.rules.xds.is_none().then(|| RuleFiles(Arc::new(read)));
+    let files = settings.rules.xds.is_none().then(|| ShownFiles(Arc::new(read)));
     ProcessFacts { instance: settings.coordination.instance.clone(), bounds, files }
 }
 

@@ -39,6 +39,7 @@ pub(crate) const SIDECAR: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 6);
 pub(crate) struct Admin {
     pub(crate) server: TestServer,
     pub(crate) service: Service,
+    pub(crate) health: Health,
     tokens: Option<(Arc<AdminTokens>, PathBuf)>,
     _dir: TempDir,
 }
@@ -96,11 +97,12 @@ impl Admin {
             write_tokens(&path, text);
             (AdminTokens::load(&path).expect("tokens"), path)
         });
+        let health = Health::new();
         let context = ServiceContext {
             limiter: Arc::clone(&service.limiter),
             stats: Arc::clone(&service.stats),
             clock: Arc::clone(&service.clock) as _,
-            health: Health::new(),
+            health: health.clone(),
             headers: ResponseHeaders::default(),
             tracer: None,
             metric_names: MetricNames::default(),
@@ -111,7 +113,7 @@ impl Admin {
         let facts = ProcessFacts { instance: "test:6070".to_owned(), ..ProcessFacts::default() };
         let parts = AdminParts { permission, facts, more: Vec::new() };
         let router = http::debug_router(&context, &Pages::new(Arc::default()), parts);
-        Self { server: TestServer::start(router).await, service, tokens, _dir: dir }
+        Self { server: TestServer::start(router).await, service, health, tokens, _dir: dir }
     }
 
     pub(crate) fn tokens(&self) -> &(Arc<AdminTokens>, PathBuf) {

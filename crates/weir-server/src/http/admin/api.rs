@@ -23,10 +23,11 @@ use super::{
     problem::Problem,
     stream::Hub,
     time,
-    traffic::{LOOK, Traffic},
+    traffic::{InstanceTraffic, LOOK},
 };
 use crate::{
     bounds::RequestBounds,
+    health::Reason,
     http::{context::ServiceContext, json::JsonApi},
 };
 
@@ -40,19 +41,19 @@ pub struct ProcessFacts {
     pub instance: String,
     pub bounds: RequestBounds,
     /// The rule files; none if the rules are not from files.
-    pub files: Option<RuleFiles>,
+    pub files: Option<ShownFiles>,
 }
 
 /// Reads the rule files: their names and texts, or why there are none.
 #[derive(Clone)]
-pub struct RuleFiles(pub Arc<ReadFiles>);
+pub struct ShownFiles(pub Arc<ReadFiles>);
 
 type ReadFiles = dyn Fn() -> Result<Vec<(String, String)>, String> + Send + Sync;
 
 pub(super) struct AdminApi<S> {
     pub(super) context: ServiceContext<S>,
     pub(super) facts: ProcessFacts,
-    pub(super) traffic: Traffic,
+    pub(super) traffic: InstanceTraffic,
     pub(super) hub: Hub,
     pub(super) since: Timestamp,
     /// Decodes the bodies of `/json`.
@@ -71,7 +72,7 @@ impl<S: Store> AdminApi<S> {
             requests: JsonApi::new(context.clone(), facts.bounds),
             context: context.clone(),
             facts,
-            traffic: Traffic::default(),
+            traffic: InstanceTraffic::default(),
             hub: Hub::default(),
             since: context.clock.now(),
             turns: Arc::new(Semaphore::new(TURNS)),
@@ -91,6 +92,9 @@ impl<S: Store> AdminApi<S> {
         for tick in 0_u64.. {
             ticks.tick().await;
             let Some(api) = api.upgrade() else { return };
+            if api.context.health.reasons().contains(&Reason::Stopping) {
+                return api.hub.close();
+            }
             let topics = api.hub.asked();
             if tick % LOOK != 0 && topics.is_empty() {
                 continue;
@@ -174,8 +178,8 @@ fn digest(rules: &RuleSet) -> String {
     hex(&context.finish().as_ref()[..8])
 }
 
-impl std::fmt::Debug for RuleFiles {
+impl std::fmt::Debug for ShownFiles {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("RuleFiles(…)")
+        f.write_str("ShownFiles(…)")
     }
 }

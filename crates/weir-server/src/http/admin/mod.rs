@@ -48,7 +48,7 @@ use serde_json::{Value, json};
 
 use self::{api::AdminApi, query::Query};
 pub use self::{
-    api::{ProcessFacts, RuleFiles},
+    api::{ProcessFacts, ShownFiles},
     audit::{AuditTrail, AuditedChange, ChangeKind, RuleError},
     permission::{AdminCaller, AdminLevel, CallerProof, Needs, Permission},
     problem::Problem,

@@ -77,7 +77,7 @@ pub struct Permission {
 }
 
 /// The facts about a request that decide.
-struct Asked<'a> {
+struct AskedRequest<'a> {
     headers: &'a HeaderMap,
     address: Option<IpAddr>,
     encryption: Encryption,
@@ -147,7 +147,7 @@ impl Permission {
         let is_local = address.is_some_and(is_loopback);
         let is_loopback = is_local && host.is_loopback() && !is_forwarded(headers);
         let encryption = peer.map(|peer| peer.encryption).unwrap_or_default();
-        let asked = Asked { headers, address, encryption, is_local, is_loopback };
+        let asked = AskedRequest { headers, address, encryption, is_local, is_loopback };
         if ![Method::GET, Method::HEAD].contains(request.method()) {
             asked.check_change(request.method(), has_origin)?;
         }
@@ -166,7 +166,7 @@ impl Permission {
         if is_enough { Ok(Some(caller)) } else { Err(self.refuse(&caller)) }
     }
 
-    fn caller(&self, asked: &Asked<'_>) -> Result<AdminCaller, Problem> {
+    fn caller(&self, asked: &AskedRequest<'_>) -> Result<AdminCaller, Problem> {
         let of = |level: AdminLevel, proof, name: &str| AdminCaller {
             level,
             proof,
@@ -190,7 +190,11 @@ impl Permission {
         }
     }
 
-    fn token(&self, tokens: &AdminTokens, asked: &Asked<'_>) -> Result<(AdminToken, CallerProof), Problem> {
+    fn token(
+        &self,
+        tokens: &AdminTokens,
+        asked: &AskedRequest<'_>,
+    ) -> Result<(AdminToken, CallerProof), Problem> {
         if let Some(given) = asked.headers.get(AUTHORIZATION) {
             let given = bearer(given).unwrap_or_default();
             return Ok((self.verify(tokens, given, asked)?, CallerProof::Token));
@@ -204,7 +208,12 @@ impl Permission {
     }
 
     /// A right token always passes. Of wrong ones, an address has ten a minute.
-    fn verify(&self, tokens: &AdminTokens, given: &[u8], asked: &Asked<'_>) -> Result<AdminToken, Problem> {
+    fn verify(
+        &self,
+        tokens: &AdminTokens,
+        given: &[u8],
+        asked: &AskedRequest<'_>,
+    ) -> Result<AdminToken, Problem> {
         self.check_plain(asked)?;
         if let Some(token) = tokens.find(given) {
             return Ok(token);
@@ -226,7 +235,7 @@ impl Permission {
         })
     }
 
-    fn check_plain(&self, asked: &Asked<'_>) -> Result<(), Problem> {
+    fn check_plain(&self, asked: &AskedRequest<'_>) -> Result<(), Problem> {
         let is_private = asked.is_local || asked.encryption.is_on() || self.settings.allows_plain;
         if is_private { Ok(()) } else { Err(Problem::forbidden(PLAIN)) }
     }
@@ -251,7 +260,7 @@ impl Permission {
         let tokens = self.tokens.as_ref()?;
         let RequestFacts { headers, address, encryption } = request;
         let is_local = address.is_some_and(is_loopback);
-        let asked = Asked {
+        let asked = AskedRequest {
             headers,
             address: *address,
             encryption: *encryption,
@@ -286,9 +295,9 @@ impl RequestFacts {
     }
 }
 
-// === impl Asked ===
+// === impl AskedRequest ===
 
-impl Asked<'_> {
+impl AskedRequest<'_> {
     /// Forms of other sites have neither an origin of this one nor this media type.
     fn check_change(&self, method: &Method, has_origin: bool) -> Result<(), Problem> {
         let media_type = self.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());

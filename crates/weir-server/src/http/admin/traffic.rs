@@ -20,13 +20,13 @@ use weir_observe::{
 use super::time::{seconds, text};
 
 /// Of rules: ten minutes.
-const STEP: Series = Series::new(20, 30);
+const STEP: TrafficSeries = TrafficSeries::new(20, 30);
 
 /// Of the whole instance: 15 minutes.
-const FINE_STEP: Series = Series::new(10, 90);
+const FINE_STEP: TrafficSeries = TrafficSeries::new(10, 90);
 
 /// Of calls of the store, and of methods: a minute.
-const BRIEF: Series = Series::new(10, 6);
+const BRIEF: TrafficSeries = TrafficSeries::new(10, 6);
 
 /// The time between two looks.
 pub(super) const LOOK: u64 = 5;
@@ -40,16 +40,16 @@ const METHOD: &str = "ShouldRateLimit";
 pub(super) type RuleName = Arc<[Box<str>]>;
 
 #[derive(Debug, Default)]
-pub(super) struct Traffic(Mutex<TrafficState>);
+pub(super) struct InstanceTraffic(Mutex<TrafficState>);
 
 #[derive(Debug, Default)]
 struct TrafficState {
     rules: HashMap<RuleName, RuleTraffic>,
-    all: Option<Series>,
-    requests: Option<Series>,
-    store_calls: Option<Series>,
+    all: Option<TrafficSeries>,
+    requests: Option<TrafficSeries>,
+    store_calls: Option<TrafficSeries>,
     /// The number and the nanoseconds of round trips.
-    round_trips: Option<Series>,
+    round_trips: Option<TrafficSeries>,
     times: VecDeque<Distribution>,
     latest: Option<Distribution>,
     looked_at: Option<Period>,
@@ -60,12 +60,12 @@ struct TrafficState {
 pub(super) struct RuleTraffic {
     pub(super) counts: RuleCounts,
     pub(super) last_matched: Option<Timestamp>,
-    pub(super) series: Series,
+    pub(super) series: TrafficSeries,
 }
 
 /// The growth of two counters in steps of equal length.
 #[derive(Clone, Debug)]
-pub(super) struct Series {
+pub(super) struct TrafficSeries {
     /// In seconds.
     step: u64,
     most: usize,
@@ -89,7 +89,7 @@ pub(super) struct Recent {
     pub(super) round_trip: Option<f64>,
     /// Of the quantiles 0.5 and 0.99, in seconds.
     pub(super) latency: Option<[f64; 2]>,
-    pub(super) all: Option<Series>,
+    pub(super) all: Option<TrafficSeries>,
 }
 
 /// The hits that a rule has admitted and rejected.
@@ -100,9 +100,9 @@ pub(super) const fn outcome(counts: &RuleCounts) -> [u64; 2] {
     ]
 }
 
-// === impl Traffic ===
+// === impl InstanceTraffic ===
 
-impl Traffic {
+impl InstanceTraffic {
     /// Reads all counters at the `uptime` of the process.
     pub(super) fn look(&self, stats: &Stats, uptime: Period, now: Timestamp) {
         let (counts, metrics) = (stats.counts_by_rule(), stats.metrics());
@@ -158,7 +158,7 @@ impl Traffic {
     pub(super) fn recent(&self, uptime: Period) -> Recent {
         let state = self.0.lock();
         let first =
-            |series: &Option<Series>| series.as_ref().map_or(0.0, |series| series.rates(1, uptime)[0]);
+            |series: &Option<TrafficSeries>| series.as_ref().map_or(0.0, |series| series.rates(1, uptime)[0]);
         let trips = state.round_trips.as_ref().map_or([0; 2], |series| series.growth(1));
         Recent {
             requests_per_second: first(&state.requests),
@@ -211,9 +211,9 @@ fn latency(earlier: Option<&Distribution>, latest: Option<&Distribution>) -> Opt
     Some([quantile(0.5)?, quantile(0.99)?])
 }
 
-// === impl Series ===
+// === impl TrafficSeries ===
 
-impl Series {
+impl TrafficSeries {
     const fn new(step: u64, most: usize) -> Self {
         let begun = Period::from_nanos(0);
         Self { step, most, current: 0, begun, base: [0; 2], now: [0; 2], steps: VecDeque::new() }
