@@ -193,7 +193,10 @@ async fn why_agrees_with_the_next_decision() {
     assert_eq!(descriptor["steps"][0]["tried"][0]["words"], "key tennant, value x");
     let told = why(&admin, &asks("acme")).await;
     let sentence = told["descriptors"][0]["sentence"].as_str().expect("a sentence");
-    assert!(sentence.starts_with("Rule shop.tenant rejects it: 3 requests per 1m are used up"), "{sentence}");
+    assert!(
+        sentence.starts_with("Rule shop.tenant rejects it: its limit of 3 requests per 1m is used up"),
+        "{sentence}"
+    );
 }
 
 #[tokio::test]
