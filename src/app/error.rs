@@ -4,7 +4,7 @@ use tokio::task::JoinError;
 use weir_config::ConfigErrors;
 use weir_disk::DiskError;
 use weir_net::tls::TlsError;
-use weir_server::{grpc, http::admin::TokenFileError, net::BindError};
+use weir_server::{grpc, http::SecretFileError, net::BindError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
@@ -33,7 +33,7 @@ pub enum AppError {
         reason: String,
     },
     #[error(transparent)]
-    Tokens(#[from] TokenFileError),
+    Tokens(#[from] SecretFileError),
     #[error(transparent)]
     Grpc(#[from] grpc::ServerError),
     #[error("a server or background task ended unexpectedly")]

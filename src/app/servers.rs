@@ -13,6 +13,7 @@ use weir_server::{
     http::{
         self,
         admin::{AdminParts, AdminTokens, Permission, ProcessFacts, ShownFiles},
+        tenant::TenantTokens,
     },
     net::{ConnectionAge, Listener, bind_tcp, raise_open_files},
     resp,
@@ -36,6 +37,7 @@ pub(super) struct ListeningServers {
     redis: Option<Listener>,
     certificates: Option<WatchedCertificates>,
     tokens: Option<(Arc<AdminTokens>, Watch)>,
+    tenants: Option<(Arc<TenantTokens>, Watch)>,
 }
 
 pub(super) type WatchedCertificates = (Arc<Certificates>, Watch);
@@ -58,6 +60,13 @@ fn load_tokens(settings: &Settings) -> Result<Option<(Arc<AdminTokens>, Watch)>,
     // first, so that no change is missed
     let watch = Watch::files(std::slice::from_ref(path));
     Ok(Some((AdminTokens::load(path)?, watch)))
+}
+
+/// None without `WEIR_TOKEN_KEY_FILE`.
+fn load_tenants(settings: &Settings) -> Result<Option<(Arc<TenantTokens>, Watch)>, AppError> {
+    let Some(tenants) = settings.tenants.clone() else { return Ok(None) };
+    let watch = Watch::files(&tenants.paths());
+    Ok(Some((TenantTokens::load(tenants)?, watch)))
 }
 
 impl ListeningServers {
@@ -86,8 +95,8 @@ impl ListeningServers {
         };
         let http = bind_tcp(socket_addr(settings.http)).await.map_err(of("PORT (--port)"))?;
         let debug = bind_tcp(socket_addr(settings.debug)).await.map_err(of("DEBUG_PORT (--debug-port)"))?;
-        let tokens = load_tokens(settings)?;
-        Ok(Self { grpc, http, debug, prometheus, redis, certificates, tokens })
+        let (tokens, tenants) = (load_tokens(settings)?, load_tenants(settings)?);
+        Ok(Self { grpc, http, debug, prometheus, redis, certificates, tokens, tenants })
     }
 
     pub(super) fn addresses(&self) -> io::Result<Addresses> {
@@ -145,7 +154,12 @@ impl ListeningServers {
         let serve =
             |listener, router, tls| http::serve(listener, router, Arc::clone(&connections), tls, until());
         let pages = http::Pages::new(Arc::clone(connections.exceeded()));
-        servers.spawn(serve(self.http, http::router(context, bounds.request, settings.json, &pages), None));
+        let tenants = self.tenants.map(|(tenants, watch)| {
+            servers.spawn(ended_by(Arc::clone(&tenants).follow(Box::pin(changes(watch))), until()));
+            tenants
+        });
+        let router = http::router(context, bounds.request, settings.json, &pages);
+        servers.spawn(serve(self.http, router.merge(http::tenant::router(context, tenants)), None));
         let admin = AdminParts {
             permission: Permission::new(settings.admin.clone(), tokens, clock.clone()),
             facts: facts(settings, bounds.request),
@@ -169,7 +183,12 @@ fn facts(settings: &Settings, bounds: RequestBounds) -> ProcessFacts {
     let (path, options) = (settings.rules.dir.clone(), settings.rules.files);
     let read = move || texts(&path, &options, MAX_TEXTS).map_err(|error| error.to_string());
     let files = settings.rules.xds.is_none().then(|| ShownFiles(Arc::new(read)));
-    ProcessFacts { instance: settings.coordination.instance.clone(), bounds, files }
+    ProcessFacts {
+        instance: settings.coordination.instance.clone(),
+        bounds,
+        options: settings.rules.files,
+        files,
+    }
 }
 
 fn changes(watch: Watch) -> impl Stream<Item = ()> + Send {

@@ -16,11 +16,16 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use weir::{
     command::{
         self, CheckFormat, CheckOptions, DescriptorToSimulate, Descriptors, Explained, ExplainedRequest,
+        ReplayedRules,
         call::{Call, CallOutcome},
         data::DataCommand,
         health::HealthCheck,
         hot::Hot,
+        record::Record,
+        replay::Replay,
+        reset::Reset,
         simulate::Simulate,
+        token::Token,
         top::Top,
         why::Why,
     },
@@ -29,6 +34,7 @@ use weir::{
 use weir_config::{ConfigErrors, Loaded};
 use weir_export::log::LogFormat;
 use weir_limit::SharedCounts;
+use weir_replay::ReplaySettings;
 
 use self::{completions::Completions, man::Man};
 
@@ -40,6 +46,9 @@ const NO_LIMIT: u8 = 4;
 
 /// The exit code of `weir explain` if no rule matches.
 const NO_MATCH: u8 = 3;
+
+/// The exit code of `weir replay` if more requests are rejected than `--max-increase` allows.
+const ABOVE_INCREASE: u8 = 2;
 
 /// Rate limit service for Envoy, compatible with envoyproxy/ratelimit.
 #[derive(Debug, Parser)]
@@ -82,6 +91,18 @@ enum Command {
     /// Simulate each coordination mode: admitted requests, overshoot and store commands
     #[command(after_help = SIMULATE_EXAMPLES)]
     Simulate(Box<SimulateRule>),
+    /// Record what running instances are asked and decide, for weir replay. Exits with 1 if one does not answer
+    #[command(after_help = RECORD_EXAMPLES)]
+    Record(Record),
+    /// Decide recorded requests by other rules, and show what differs. Exits with 2 above --max-increase, 1 on an error
+    #[command(after_help = REPLAY_EXAMPLES)]
+    Replay(Box<ReplayRules>),
+    /// Forget the hits of a descriptor, at all instances of a running weir and in their store
+    #[command(after_help = RESET_EXAMPLES)]
+    Reset(Reset),
+    /// Sign a token with which a tenant looks at its own limits, and nothing else
+    #[command(after_help = TOKEN_EXAMPLES)]
+    Token(Token),
     /// Print a script that completes weir's commands and options in a shell
     #[command(after_help = completions::EXAMPLES)]
     Completions(Completions),
@@ -124,12 +145,36 @@ Examples:
   weir data import --dir /var/lib/weir < backup.jsonl
   weir data compact --dir /var/lib/weir";
 
+const RESET_EXAMPLES: &str = "\
+Examples:
+  weir reset --domain shop tenant=acme                             WEIR_ADMIN=full, or --token-file with a full token
+  weir reset --domain llm --older-than 10m tenant=acme             end requests in flight whose ends were lost";
+
+const TOKEN_EXAMPLES: &str = "\
+Examples:
+  openssl rand -hex 32 > keys && chmod 600 keys
+  weir token --key-file keys --domain shop --for 90d tenant=acme
+  curl -H \"Authorization: Bearer $TOKEN\" http://localhost:8080/v1/headroom";
+
 const SIMULATE_EXAMPLES: &str = "\
 Examples:
   weir simulate --instances 10 --limit 20 --period 10s --load 2
   weir simulate --keys 1 --instances 96 --limit 10000 --skew zipf --round-trip 500us --svg admitted.svg
   weir simulate --algorithm token_bucket --burst 50 --limit 100 --clock-skew 500ms
   weir simulate --config ./config --domain shop --suggest tenant=acme      the limit of this descriptor's rule";
+
+const RECORD_EXAMPLES: &str = "\
+Examples:
+  weir record --minutes 5 > traffic                  this host; the key of the hashed values is in recording.key
+  weir record --address dns:weir-debug:6070 --output traffic      all instances of a name; the key is in traffic.key
+  weir record --minutes 0 --values > traffic         what was recorded already, with values";
+
+const REPLAY_EXAMPLES: &str = "\
+Examples:
+  weir replay traffic --config new/                         what was recorded, beside what the rules in new/ decide
+  weir replay traffic --config new/ --old config/ --max-increase 1%
+  weir replay one two three --config new/ --html change.html        the recordings of three instances
+  weir replay access.log --config new/ --domain shop --time .start_time --map tenant=.x_tenant --map path=.path";
 
 /// Selects the files of a directory that are read.
 #[derive(Args, Debug)]
@@ -198,6 +243,22 @@ struct SimulateRule {
     files: Files,
 }
 
+#[derive(Args, Debug)]
+#[expect(clippy::doc_markdown, reason = "clap prints these comments verbatim")]
+struct ReplayRules {
+    #[command(flatten)]
+    replay: Replay,
+    /// Directory of rule files, one file, or - for standard input [env: RUNTIME_ROOT and others, as for weir serve]
+    /// [default: ./config]
+    #[arg(long, value_name = "PATH")]
+    config: Option<PathBuf>,
+    /// Decide by these rules, too, instead of showing what was recorded
+    #[arg(long, value_name = "PATH")]
+    old: Option<PathBuf>,
+    #[command(flatten)]
+    files: Files,
+}
+
 impl Cli {
     const fn serves(&self) -> bool {
         matches!(self.command, None | Some(Command::Serve(_)))
@@ -225,6 +286,11 @@ pub(crate) fn run(cli: Cli, ignored: &[String]) -> Result<ExitCode, Box<dyn Erro
             Explained::InvalidRules => false,
         },
         Some(Command::Simulate(simulate)) => simulate.run(out).map(|()| true)?,
+        Some(Command::Record(record)) => command::record(&record, environment, out)?,
+        Some(Command::Replay(replay)) if replay.run(out)? => true,
+        Some(Command::Replay(_)) => return Ok(ExitCode::from(ABOVE_INCREASE)),
+        Some(Command::Reset(reset)) => command::reset(&reset, environment, out).map(|()| true)?,
+        Some(Command::Token(token)) => command::token(&token, environment, out).map(|()| true)?,
         Some(Command::Completions(completions)) => {
             completions.print(&mut Cli::command(), out).map(|()| true)?
         }
@@ -297,6 +363,21 @@ impl SimulateRule {
             None => None,
         };
         command::simulate(&self.simulate, descriptor, out)
+    }
+}
+
+// === impl ReplayRules ===
+
+impl ReplayRules {
+    fn run(&self, out: &mut impl Write) -> Result<bool, Box<dyn Error>> {
+        let load = |path| self.files.load(path).map(|(_, loaded)| loaded);
+        let decisions = settings::decisions(&ProcessEnvironment)?;
+        let rules = ReplayedRules {
+            new: load(self.config.as_deref())?,
+            old: self.old.as_deref().map(|old| load(Some(old))).transpose()?,
+            settings: ReplaySettings { modes: decisions.modes, scope: decisions.scope },
+        };
+        command::replay(&self.replay, rules, out)
     }
 }
 

@@ -110,7 +110,7 @@ fn status(head: &str) -> Option<&str> {
 }
 
 /// Addresses of this host at which a server may be that listens on `host`.
-fn reachable(host: IpAddr) -> Vec<IpAddr> {
+pub(super) fn reachable(host: IpAddr) -> Vec<IpAddr> {
     match host {
         IpAddr::V4(any) if any.is_unspecified() => vec![Ipv4Addr::LOCALHOST.into()],
         // usually both; containers often have no IPv6 address, although they can listen on `::`

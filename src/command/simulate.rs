@@ -132,7 +132,7 @@ struct Compared<'a> {
     rule: Option<&'a SimulatedRule>,
 }
 
-fn parse_period(text: &str) -> Result<Period, &'static str> {
+pub(super) fn parse_period(text: &str) -> Result<Period, &'static str> {
     weir_config::parse_period(text).ok_or(weir_config::PERIOD_RIGHT)
 }
 

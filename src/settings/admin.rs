@@ -1,7 +1,10 @@
 //! Reads who may use the admin API.
 
 use weir_net::tls::ServerTls;
-use weir_server::http::admin::{AdminLevel, AdminSettings};
+use weir_server::http::{
+    admin::{AdminLevel, AdminSettings},
+    tenant::TenantSettings,
+};
 
 use super::{parse, reader::SettingReader, tls};
 
@@ -24,6 +27,14 @@ pub(super) fn admin(read: &mut SettingReader<'_>, warnings: &mut Vec<String>) ->
         );
     }
     AdminSettings { level, token_file, hosts, allows_plain }
+}
+
+pub(super) fn tenants(read: &mut SettingReader<'_>, warnings: &mut Vec<String>) -> Option<TenantSettings> {
+    let (key_file, revoked_file) = (read.path("WEIR_TOKEN_KEY_FILE"), read.path("WEIR_TOKEN_REVOKED_FILE"));
+    if key_file.is_none() && revoked_file.is_some() {
+        warnings.push("WEIR_TOKEN_REVOKED_FILE has no effect without WEIR_TOKEN_KEY_FILE".into());
+    }
+    Some(TenantSettings { key_file: key_file?, revoked_file })
 }
 
 /// `grpc` is the TLS of the gRPC server.

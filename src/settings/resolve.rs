@@ -20,14 +20,14 @@ use weir_remotes::RemoteSettings;
 use weir_server::{
     bounds::Bounds,
     headers::{HeaderNames, HeaderStyle, ResponseHeaders},
-    http::{JsonAccess, admin::AdminSettings},
+    http::{JsonAccess, admin::AdminSettings, tenant::TenantSettings},
     resp::ServiceSettings,
 };
 use weir_sources::xds::XdsSettings;
 use weir_store::WaitBounds;
 
 use super::{
-    admin::{admin, debug_tls},
+    admin::{admin, debug_tls, tenants},
     bounds::{bounds, waits},
     coordination::coordination,
     disk,
@@ -37,6 +37,7 @@ use super::{
     mogrifiers::mogrifiers,
     otlp_metrics, parse,
     reader::{MAX_SHOWN, SettingErrors, SettingReader},
+    recording::recording,
     redis_port,
     stores::Backend,
     tls, trace, unknown, unsupported, xds,
@@ -60,6 +61,8 @@ pub struct Settings {
     pub debug_tls: Option<ServerTls>,
     /// `WEIR_ADMIN` and others: who may use the admin API on the debug port.
     pub admin: AdminSettings,
+    /// `WEIR_TOKEN_KEY_FILE` and others: how tenants see themselves. None if they do not.
+    pub tenants: Option<TenantSettings>,
     /// `USE_PROMETHEUS`: a separate port for metrics, as in envoyproxy/ratelimit. Other HTTP ports always serve them.
     pub prometheus: Option<PrometheusSettings>,
     /// `PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS`: the unit of response times in metrics.
@@ -194,6 +197,7 @@ impl Settings {
             debug: read_debug_address(read),
             debug_tls: debug_tls(read, grpc_tls.as_ref(), &mut warnings),
             admin: admin(read, &mut warnings),
+            tenants: tenants(read, &mut warnings),
             prometheus: prometheus(read),
             time_unit: if read.bool("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS") {
                 TimeUnit::Milliseconds
@@ -260,6 +264,11 @@ pub fn shared_counts(environment: &dyn Environment) -> Result<(SharedCounts, Sco
         let shared = SharedCounts { store, mode, sync_interval, on_store_failure, instances: None };
         (shared, limiter(read).scope)
     })
+}
+
+/// Resolves what applies to all rules from `environment`, for commands that decide by them.
+pub fn decisions(environment: &dyn Environment) -> Result<weir_limiter::DecisionSettings, SettingErrors> {
+    resolve_only(environment, limiter)
 }
 
 /// Resolves the address of the debug port from `environment`, for commands that call it.
@@ -455,6 +464,7 @@ fn limiter(read: &mut SettingReader<'_>) -> weir_limiter::DecisionSettings {
                 ("all", ReportedRejections::All),
             ],
         ),
+        recording: recording(read),
     }
 }
 

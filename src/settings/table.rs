@@ -77,6 +77,9 @@ const FIRST: &[(&str, &[Setting])] = &[
         shown("WEIR_ADMIN_HOSTS", "").means("further names of the debug port, which its `Host` and `Origin` may be"),
         switch("DEBUG_TLS").means("encrypts the debug port with gRPC's certificates, and demands those of clients if gRPC does"),
         switch("WEIR_ADMIN_PLAIN").means("takes tokens of other hosts without TLS"),
+        hidden("WEIR_TOKEN_KEY_FILE", "")
+            .means("file of keys that sign [tokens of tenants](security.md#tenants), one a line, watched for changes"),
+        hidden("WEIR_TOKEN_REVOKED_FILE", "").means("file of tokens that are valid no more, a `jti` a line, watched"),
     ]),
     ("Redis port", &[
         shown("WEIR_REDIS_HOST", "0.0.0.0").means("interface of this port"),
@@ -168,6 +171,10 @@ const OTHERS: &[(&str, &[Setting])] = &[
         switch("WEIR_LOG_VALUES").means("these lines have descriptor values"),
         shown("WEIR_HOT_KEYS", "shown")
             .means("values on [`/hot`](how-to.md#find-a-hot-key): `shown`, `masked`; `off` disables the page"),
+        shown("WEIR_RECORD", "off")
+            .means("time for which [requests are kept](replay.md), 1s to 24h, such as `15m`; `off` until somebody asks \
+                for a recording"),
+        shown("WEIR_RECORD_BYTES", "64MiB").means("most memory for them, 16MiB to 64MiB"),
     ]),
     ("Stats", &[
         switch("DISABLE_STATS"),

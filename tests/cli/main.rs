@@ -7,6 +7,7 @@ mod credentials;
 mod health;
 mod log;
 mod man;
+mod replay;
 mod rules;
 mod secrets;
 mod simulate;

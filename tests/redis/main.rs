@@ -1,5 +1,6 @@
 //! Weirs that share a real Redis, and what they do when it fails.
 
+mod admin;
 mod cluster_faults;
 mod consumers;
 mod deadlines;

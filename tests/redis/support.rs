@@ -196,6 +196,10 @@ impl Weir {
         self.serving.address("grpc")
     }
 
+    pub(crate) fn debug_address(&self) -> &str {
+        self.serving.address("debug")
+    }
+
     pub(crate) fn http_address(&self) -> &str {
         self.serving.address("http")
     }

@@ -18,7 +18,7 @@ use weir_observe::{Metric, PlaceStats, Source};
 use weir_remotes::AnyRemote;
 use weir_store::{
     CounterSight, Decisions, EndedPlace, MemoryStore, PlaceRequest, ReturnedHits, Store, StoreError,
-    TakeOptions, TakenPlaces, WaitRoom,
+    Summaries, TakeOptions, TakenPlaces, Unreported, WaitRoom,
 };
 
 /// Any store: an `enum` instead of a trait object, so that a decision in memory allocates nothing.
@@ -87,6 +87,10 @@ impl AnyStore {
 }
 
 impl Store for AnyStore {
+    fn clock_offset(&self) -> i64 {
+        with_any!(self, store => store.clock_offset())
+    }
+
     fn longest_wait(&self) -> Duration {
         with_any!(self, store => store.longest_wait())
     }
@@ -178,6 +182,44 @@ impl Store for AnyStore {
         now: Timestamp,
     ) -> Result<(), StoreError> {
         with_any!(self, store => store.release(check, reservation, unused, now).await)
+    }
+
+    async fn clear(&self, check: &LimitCheck<'_>, now: Timestamp) -> Result<(), StoreError> {
+        with_any!(self, store => store.clear(check, now).await)
+    }
+
+    async fn free_places(
+        &self,
+        check: &PlaceCheck<'_>,
+        stats: &Arc<PlaceStats>,
+        older_than: Period,
+        now: Timestamp,
+    ) -> Result<u64, StoreError> {
+        with_any!(self, store => store.free_places(check, stats, older_than, now).await)
+    }
+
+    async fn announce(&self, note: &[u8]) -> Result<bool, StoreError> {
+        with_any!(self, store => store.announce(note).await)
+    }
+
+    async fn announcements(&self) -> Vec<(Period, Vec<u8>)> {
+        with_any!(self, store => store.announcements().await)
+    }
+
+    fn summarize(&self, summary: Vec<u8>) {
+        with_any!(self, store => store.summarize(summary));
+    }
+
+    async fn summaries(&self) -> Result<Option<Summaries>, StoreError> {
+        with_any!(self, store => store.summaries().await)
+    }
+
+    fn hold_nothing(&self, check: &LimitCheck<'_>, unreported: Unreported, now: Timestamp) {
+        with_any!(self, store => store.hold_nothing(check, unreported, now));
+    }
+
+    fn forget(&self, check: &LimitCheck<'_>, now: Timestamp) {
+        with_any!(self, store => store.forget(check, now));
     }
 
     async fn decide_bucket(

@@ -25,13 +25,14 @@ use weir_limit::{
 use weir_observe::{DecisionRecord, PlaceStats};
 use weir_store::{
     CounterSight, Decisions, EndedPlace, LocalSight, MemoryStore, PlaceRequest, ReturnedHits, SightSource,
-    Store, StoreError, TakeOptions, TakenPlaces, has_repeated, remote::Remote,
+    Store, StoreError, Summaries, TakeOptions, TakenPlaces, Unreported, all_given_back, has_repeated,
+    remote::Remote,
 };
 
 /// How long a person waits for the store.
 const SIGHT: Duration = Duration::from_secs(1);
 
-const NO_REPLY: &str = "no reply within WEIR_DECISION_BUDGET or the timeout of the caller";
+pub(super) const NO_REPLY: &str = "no reply within WEIR_DECISION_BUDGET or the timeout of the caller";
 
 /// What a check has at once.
 pub(super) enum DecisionStep {
@@ -52,6 +53,10 @@ pub(super) struct DecisionContext<'a> {
 // === impl Coordinated ===
 
 impl<R: Remote> Store for Coordinated<R> {
+    fn clock_offset(&self) -> i64 {
+        self.client.store_clock.offset()
+    }
+
     fn longest_wait(&self) -> Duration {
         self.client.settings.budget.into()
     }
@@ -275,6 +280,63 @@ impl<R: Remote> Store for Coordinated<R> {
         } else {
             self.own.memory.given_up(check, stats, now)
         }
+    }
+
+    async fn clear(&self, check: &LimitCheck<'_>, now: Timestamp) -> Result<(), StoreError> {
+        let all = all_given_back(check);
+        let is_shared = |check: &LimitCheck<'_>| self.client.requested_mode(check).is_coordinated();
+        let beside = self.pool_member(&all).and_then(|_| all.of_own_tiers(all.hits));
+        match &beside {
+            _ if !self.remote().has_board() => {}
+            Some(beside) => self.clear_shared(beside).await?,
+            None if all.pool.is_none() && is_shared(&all) => return self.clear_shared(&all).await,
+            None => {}
+        }
+        self.take(std::slice::from_ref(&all), Scope::Descriptor, now).await.map(drop)
+    }
+
+    async fn free_places(
+        &self,
+        check: &PlaceCheck<'_>,
+        stats: &Arc<PlaceStats>,
+        older_than: Period,
+        now: Timestamp,
+    ) -> Result<u64, StoreError> {
+        if self.shares_places(&check.as_limit_check()) {
+            self.free_shared_places(check, stats, older_than).await
+        } else {
+            Ok(self.own.memory.free_places_now(check, older_than, now))
+        }
+    }
+
+    async fn announce(&self, note: &[u8]) -> Result<bool, StoreError> {
+        let has_board = self.remote().has_board();
+        if has_board {
+            self.client.announce(note).await?;
+        }
+        Ok(has_board)
+    }
+
+    async fn announcements(&self) -> Vec<(Period, Vec<u8>)> {
+        let notes = self.client.board.notes().await;
+        let now = self.client.time().now;
+        notes.into_iter().map(|(at, note)| (now.since(at), note)).collect()
+    }
+
+    fn summarize(&self, summary: Vec<u8>) {
+        self.client.board.summarize(summary);
+    }
+
+    async fn summaries(&self) -> Result<Option<Summaries>, StoreError> {
+        if self.remote().has_board() { self.client.summaries().await.map(Some) } else { Ok(None) }
+    }
+
+    fn hold_nothing(&self, check: &LimitCheck<'_>, unreported: Unreported, now: Timestamp) {
+        self.hold_none(check, unreported, now);
+    }
+
+    fn forget(&self, check: &LimitCheck<'_>, now: Timestamp) {
+        self.forget_shared(check, now);
     }
 
     async fn decide_bucket(
@@ -539,7 +601,11 @@ impl<R: Remote> Coordinated<R> {
     /// Asks for what is no decision, of a node that replies.
     pub(super) async fn ask(&self, check: &LimitCheck<'_>, asks: TryKind, until: Instant) -> TryOutcome {
         let at = self.client.time().now;
-        let hits = if let TryKind::Reserve(request) = asks { request.fit(Hits(u64::MAX)) } else { Hits(0) };
+        let hits = match asks {
+            TryKind::Reserve(request) => request.fit(Hits(u64::MAX)),
+            TryKind::GiveBack(_) => check.hits,
+            _ => Hits(0),
+        };
         let waiting = self.shared(check, at, |(key, counter), _| {
             let is_away = self.client.is_unavailable_for(&counter.target, at);
             if is_away { None } else { Waiting::ask((key, counter), (hits, asks), None) }

@@ -315,6 +315,16 @@ impl Store for DiskStore {
         future::ready(Ok(self.shared.memory.end_places_now(ended, now)))
     }
 
+    fn free_places(
+        &self,
+        check: &PlaceCheck<'_>,
+        _: &Arc<PlaceStats>,
+        older_than: Period,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send {
+        future::ready(Ok(self.shared.memory.free_places_now(check, older_than, now)))
+    }
+
     fn given_up(&self, check: &PlaceCheck<'_>, _: &Arc<PlaceStats>, now: Timestamp) -> Vec<ReservedHits> {
         self.shared.memory.given_up_now(check, now)
     }

@@ -16,6 +16,7 @@ use weir_limit::{SharedStore, Tier, Timestamp};
 use weir_net::tls::{ClientTls, ClientTlsNames, TlsError};
 use weir_observe::{Metric, Source};
 use weir_store::{
+    board::{BoardPost, BoardReply},
     clock::Clock,
     place_command::{PlaceCommand, PlaceReplies},
     pool_command::{PoolCommand, PoolReply},
@@ -103,6 +104,14 @@ impl Remote for AnyRemote {
 
     async fn heartbeat(&self, heartbeat: Heartbeat<'_>) -> Result<Members, RemoteError> {
         with_any!(self, remote => remote.heartbeat(heartbeat).await)
+    }
+
+    fn has_board(&self) -> bool {
+        with_any!(self, remote => remote.has_board())
+    }
+
+    async fn post(&self, post: BoardPost<'_>) -> Result<BoardReply, RemoteError> {
+        with_any!(self, remote => remote.post(post).await)
     }
 
     async fn call_pool(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {

@@ -9,6 +9,7 @@
 //! | name counters and keys | [`path`], [`name`] |
 //! | tell the time, and run tasks | [`clock`], [`runtime`], [`wakeup`] |
 
+pub mod board;
 pub mod brief_lock;
 pub mod clock;
 pub mod encoding;
@@ -35,8 +36,8 @@ pub use sight::{CounterSight, LocalSight, SightSource};
 pub use wait_room::{Ticket, WaitBounds, WaitRoom, WaitingLines};
 
 use weir_limit::{
-    CounterKey, Decision, Hits, LimitCheck, Period, PlaceCheck, PlaceDecision, PlaceName, Reservation,
-    ReservationRequest, ReservedHits, Scope, SharedCounts, Timestamp,
+    CounterKey, Decision, Direction, Hits, LimitCheck, Period, PlaceCheck, PlaceDecision, PlaceName,
+    Reservation, ReservationRequest, ReservedHits, Scope, SharedCounts, Timestamp,
     line::Estimate,
     part::InstanceRank,
     request_bucket::{BucketName, BucketReply, BucketRequest},
@@ -157,6 +158,80 @@ pub trait Store: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// Makes the counters of `check` as if they had never counted a hit, here and in a shared store. Ignores
+    /// [`LimitCheck::hits`] and [`LimitCheck::direction`].
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store gives up. The counters may have been cleared nevertheless.
+    fn clear(
+        &self,
+        check: &LimitCheck<'_>,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        async move {
+            let all = all_given_back(check);
+            self.take(std::slice::from_ref(&all), Scope::Descriptor, now).await.map(drop)
+        }
+    }
+
+    /// Frees the places of `check` that have been taken for `older_than`. Returns their number.
+    ///
+    /// # Errors
+    ///
+    /// As [`Store::take_places`].
+    fn free_places(
+        &self,
+        check: &PlaceCheck<'_>,
+        stats: &Arc<PlaceStats>,
+        older_than: Period,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send {
+        let _ = (check, stats, older_than, now);
+        std::future::ready(Err(NO_PLACES))
+    }
+
+    /// Tells all instances that share this store `note`, this one included. Returns whether any of them hears it: by
+    /// default each instance counts alone.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store gives up, or has no room for it.
+    fn announce(&self, note: &[u8]) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        let _ = note;
+        std::future::ready(Ok(false))
+    }
+
+    /// Waits for notes of instances. Returns each with its age.
+    fn announcements(&self) -> impl Future<Output = Vec<(Period, Vec<u8>)>> + Send {
+        std::future::pending()
+    }
+
+    /// Replaces what this instance tells the others of itself.
+    fn summarize(&self, summary: Vec<u8>) {
+        drop(summary);
+    }
+
+    /// Returns what instances tell of themselves, by their names; none if they do not.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store gives up.
+    fn summaries(&self) -> impl Future<Output = Result<Option<Summaries>, StoreError>> + Send {
+        std::future::ready(Ok(None))
+    }
+
+    /// From now on each decision of `check` asks the store, and nothing is held here, until this instance
+    /// [forgets](Store::forget) the counters. What it has not reported yet [is](Unreported) reported or not.
+    fn hold_nothing(&self, check: &LimitCheck<'_>, unreported: Unreported, now: Timestamp) {
+        let _ = (check, unreported, now);
+    }
+
+    /// Forgets what is known here of the counters of `check` in the shared store.
+    fn forget(&self, check: &LimitCheck<'_>, now: Timestamp) {
+        let _ = (check, now);
+    }
+
     /// Returns the longest that a decision waits, `WEIR_DECISION_BUDGET`. By default none waits.
     fn longest_wait(&self) -> Duration {
         Duration::ZERO
@@ -165,6 +240,11 @@ pub trait Store: Send + Sync + 'static {
     /// Returns how instances share their counts through this store. By default each counts alone.
     fn shared_counts(&self) -> SharedCounts {
         SharedCounts::default()
+    }
+
+    /// Returns what has to be added to the time here to have that of the store, in nanoseconds.
+    fn clock_offset(&self) -> i64 {
+        0
     }
 
     /// The store in memory whose [lines](MemoryStore::enter) this store's callers wait in.
@@ -237,6 +317,26 @@ pub trait Store: Send + Sync + 'static {
         let _ = (name, deletes, now);
         std::future::ready(Err(NO_BUCKETS))
     }
+}
+
+/// What instances tell of themselves, each with its name.
+pub type Summaries = Arc<[(String, Vec<u8>)]>;
+
+/// More than any limit admits.
+const ALL_HITS: Hits = Hits(u32::MAX as u64);
+
+/// Returns `check` as one that gives back whatever its counters have.
+pub fn all_given_back<'a>(check: &'a LimitCheck<'_>) -> LimitCheck<'a> {
+    LimitCheck { hits: ALL_HITS, direction: Direction::GiveBack, settles: false, ..check.copied() }
+}
+
+/// What becomes of hits that a shared store has not counted or taken back yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreported {
+    /// The store has them before its counters are [cleared](Store::clear).
+    Sent,
+    /// It was cleared before.
+    Dropped,
 }
 
 const NO_BUCKETS: StoreError =

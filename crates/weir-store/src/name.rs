@@ -74,6 +74,11 @@ pub fn instances(prefix: &str) -> String {
     format!("{prefix}weir:instances")
 }
 
+/// The key of the notes of instances for each other, and that of their summaries, in one slot.
+pub fn board(prefix: &str) -> Keys {
+    ["notes", "fleet"].map(|part| format!("{{{}}}:{part}", instances(prefix))).into_iter().collect()
+}
+
 /// The keys of the cycle before `cycle`, and of `cycle`; then the key of the members.
 pub fn pool(prefix: &str, target: &Target, cycle: u64) -> Keys {
     let members = format!("{prefix}{{{}}}p{}", target.path, target.tiers[0].period);

@@ -10,6 +10,7 @@ use smallvec::{SmallVec, smallvec};
 
 pub use super::target::Target;
 use super::{
+    board::{BoardPost, BoardReply, no_board},
     place_command::{PlaceCommand, PlaceReplies},
     pool_command::{PoolCommand, PoolReply},
 };
@@ -73,6 +74,21 @@ pub trait Remote: Send + Sync + 'static {
     ) -> impl Future<Output = Result<PlaceReplies, RemoteError>> + Send {
         let _ = commands;
         std::future::ready(Err(RemoteError::Rejected("it keeps no places".into())))
+    }
+
+    /// Returns whether this store carries messages between instances.
+    fn has_board(&self) -> bool {
+        false
+    }
+
+    /// Writes what this instance tells all of them, and returns what others do.
+    ///
+    /// # Errors
+    ///
+    /// As [`Remote::call`]; [`RemoteError::Rejected`], if the store carries no messages.
+    fn post(&self, post: BoardPost<'_>) -> impl Future<Output = Result<BoardReply, RemoteError>> + Send {
+        let _ = post;
+        std::future::ready(Err(no_board()))
     }
 
     /// A number for the place where `tiers` of a target are counted, if the place depends on them.

@@ -4,6 +4,7 @@
 //! nodes that do not reply ([`breaker`]) and counts the instances ([`instances`]). [`Link`] is what decisions know of
 //! the way to the store.
 
+mod board;
 mod breaker;
 mod clock;
 mod instances;
@@ -24,11 +25,15 @@ use futures_util::future::Either;
 use ring::digest::{SHA256, digest};
 use tokio::time::{Instant, timeout};
 
-pub(super) use self::instances::{InstanceNumbers, beat_until_left};
 use self::{
+    board::Board,
     breaker::{Breaker, FailedTarget, OPENS},
     clock::StoreClock,
     instances::Membership,
+};
+pub(super) use self::{
+    board::post_until_left,
+    instances::{InstanceNumbers, beat_until_left},
 };
 use super::{CoordinationMetrics, CoordinationSettings};
 use weir_limit::{Capabilities, Coordination, LimitCheck, OnStoreFailure, Period, Tier, Timestamp};
@@ -59,6 +64,7 @@ pub(super) struct StoreClient<R> {
     pub(super) store_clock: StoreClock,
     breaker: Breaker,
     pub(super) membership: Membership,
+    pub(super) board: Board,
     /// A moving average, in nanoseconds. Zero before the first reply.
     pub(super) round_trip: AtomicU64,
     /// The number by which the store knows the counters of this process again.
@@ -128,6 +134,7 @@ impl<R: Remote> StoreClient<R> {
     pub(super) fn new(remote: R, clock: Arc<dyn Clock>, settings: CoordinationSettings) -> Self {
         Self {
             membership: Membership::new(settings.heartbeat, clock.now()),
+            board: Board::default(),
             remote,
             clock,
             settings,

@@ -505,23 +505,16 @@ impl LocalCounter {
 
     /// The estimate, which is exact, decides instead: the store's state counts some hits for too long, and leased ones.
     pub(super) fn decide_better(&mut self, asked: &Try, verdict: &mut TryVerdict, now: Timestamp) {
-        let (TryKind::Take(policy) | TryKind::Lease(policy)) = asked.kind else { return };
+        let policy = OverLimitPolicy::Ignore;
+        let is_taking = asked.kind == TryKind::Take(policy) || asked.kind == TryKind::Lease(policy);
         let is_alone = asked.group.is_none_or(|group| !group.all_or_none);
-        if !is_alone || !asked.is_awaited() || !self.serves(&asked.target) {
-            return;
-        }
-        let is_within = |(tier, state): (&Tier, &CounterState)| {
-            state.probe(tier, now, Hits(0)).used <= Hits(tier.capacity().into())
-        };
-        match policy {
-            OverLimitPolicy::Ignore if self.fits(asked.hits, now) => {
-                verdict.decision = self.count(Direction::Take, policy, asked.hits, now);
-            }
-            // it has been counted
-            OverLimitPolicy::Count if self.target.tiers.iter().zip(&self.estimate).all(is_within) => {
-                verdict.decision = self.look(Hits(0), now);
-            }
-            _ => {}
+        if is_taking
+            && is_alone
+            && asked.is_awaited()
+            && self.serves(&asked.target)
+            && self.fits(asked.hits, now)
+        {
+            verdict.decision = self.count(Direction::Take, policy, asked.hits, now);
         }
     }
 }

@@ -216,6 +216,17 @@ impl Ledger {
         owed
     }
 
+    /// Those in flight stay until their outcome is known.
+    pub(super) fn drop_unreported(&mut self) -> DroppedHits {
+        let dropped = self.owed();
+        self.leases = None;
+        if let Some(deltas) = &mut self.unacknowledged {
+            deltas.list.truncate(deltas.in_flight);
+        }
+        self.unacknowledged.take_if(|deltas| deltas.list.is_empty());
+        dropped
+    }
+
     pub(super) fn carried(&self) -> DroppedHits {
         DroppedHits::all_of(self.in_flight())
     }

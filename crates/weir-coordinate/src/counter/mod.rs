@@ -109,6 +109,8 @@ struct LastReply {
     /// Sliding windows and buckets whose estimate has all that the store counted as of the last reply. While nobody
     /// else changes them, it is more exact than the store's state, which dates reported hits by the last of them.
     exact: TierSet,
+    /// Whether it was about the present limit. After another one, the store may have forgotten what others gave back.
+    is_of_limit: bool,
     /// The commands that it has not replied to.
     lost: u16,
     /// On the store's clock. The epoch before the first one.
@@ -189,6 +191,7 @@ impl LocalCounter {
             self.return_leases();
             let (path, over_limit_policy) = (self.target.path.clone(), check.over_limit_policy());
             self.target = Arc::new(Target { path, tiers: check.shared_tiers(), over_limit_policy });
+            self.last_reply.is_of_limit = false;
             self.plan_flush(now);
         }
         self.choice.rule = rule;
@@ -207,12 +210,43 @@ impl LocalCounter {
         }
         other.return_leases();
         (self.choice.has_sibling, other.choice.has_sibling) = (true, true);
+        self.know_as(other);
+    }
+
+    /// Takes over what its sibling `other` knows, which goes, if that is more recent. What was counted here and `other`
+    /// has not heard of must not be forgotten.
+    pub(super) fn outlive(&mut self, other: &Self) {
+        let is_older = self.last_reply.replied_at < other.last_reply.replied_at;
+        if is_older && self.is_settled() && self.target.shares_counters(&other.target) {
+            self.lose_exactness();
+            self.know_as(other);
+        }
+    }
+
+    fn know_as(&mut self, other: &Self) {
         for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
             let mut known = other.target.tiers.iter().zip(other.estimate.iter());
             if let Some((_, known)) = known.find(|(its, _)| its.shares_counter(tier)) {
                 state.clone_from(known);
             }
         }
+    }
+
+    /// The store has cleared its counters.
+    pub(super) fn begin_anew(&mut self, now: Timestamp) {
+        for (tier, state) in self.target.tiers.iter().zip(&mut self.estimate) {
+            *state = CounterState::unused(tier, now);
+        }
+        self.lose_exactness();
+        (self.fallback, self.last_reply.granted_until) = (None, IdleAt::default());
+        self.plan.denied_until = Timestamp::default();
+        self.choice.requested_mode = None;
+        self.plan_flush(now);
+    }
+
+    /// Leases and pending hits are not reported.
+    pub(super) fn drop_unreported(&mut self) -> DroppedHits {
+        self.ledger.drop_unreported()
     }
 
     pub(super) fn change_mode(&mut self, mode: Coordination) {
@@ -291,7 +325,8 @@ impl LocalCounter {
 
     /// Tiers whose estimate stays: nobody else has changed them since it was exact, or the store did not have them.
     const fn kept_in(&self, reply: &Reply) -> TierSet {
-        self.last_reply.exact.and(reply.own).or(reply.missing)
+        let own = self.last_reply.exact.and(reply.own);
+        if self.is_alone() || self.last_reply.is_of_limit { own.or(reply.missing) } else { own }
     }
 
     /// Returns whether all sliding windows and buckets are among `tiers`.

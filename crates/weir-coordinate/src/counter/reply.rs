@@ -121,7 +121,7 @@ impl Sent {
         let delivery = match outcome {
             Ok((reply, now)) if reply.counters.len() == self.target.tiers.len() => {
                 hits.stranded.add(if want > 0 { reply.granted } else { 0 });
-                let decided = self.decide(reply, &mut reply.counters.clone(), self.dated(reply, now));
+                let decided = self.decide(reply, &mut reply.counters.clone(), false, self.dated(reply, now));
                 let tries = self.tries.drain(..).zip(decided);
                 return tries.for_each(|(asked, verdict)| asked.succeed(verdict, woken));
             }
@@ -140,8 +140,15 @@ impl Sent {
         }
     }
 
-    /// Decides the tries in their order. `states` are those before them, and then those after them.
-    fn decide(&self, reply: &Reply, states: &mut [CounterState], now: Timestamp) -> Verdicts {
+    /// Decides the tries in their order. `states` are those before them, and then those after them. If they `know_better`
+    /// than the store, what it has counted above a limit may be within that.
+    fn decide(
+        &self,
+        reply: &Reply,
+        states: &mut [CounterState],
+        know_better: bool,
+        now: Timestamp,
+    ) -> Verdicts {
         let tiers = &self.target.tiers;
         let mut decided = Verdicts::with_capacity(self.tries.len());
         if let [Try { kind: TryKind::Reserve(request), .. }] = &self.tries[..] {
@@ -182,7 +189,11 @@ impl Sent {
                     }
                 }
                 let decision = match (asked.kind, &before) {
-                    (_, None) if let Some(rejected) = rejected.filter(|decision| decision.over) => rejected,
+                    (_, None)
+                        if let Some(rejected) = rejected.filter(|decision| know_better || decision.over) =>
+                    {
+                        rejected
+                    }
                     (TryKind::Take(policy) | TryKind::Lease(policy), before) if over || before.is_none() => {
                         decision_from_store(tiers, states, policy, over, hits, now)
                     }
@@ -280,7 +291,12 @@ impl ReplyArrival<'_> {
         let unclaimed = self.share_taken(reply);
         let adopted = self.adopt(reply, now);
         let is_adopted = adopted.is_ok();
-        let decided = self.decide(reply, is_adopted, now);
+        // alone: others are decided about before what this instance admits is reported
+        let knows_better = self.counter.plan.instances <= 1
+            && self.counter.is_silent()
+            && flows(&self.counter.target.tiers)
+            && adopted.is_ok_and(|stays| self.counter.has_all_flowing(stays));
+        let decided = self.decide(reply, is_adopted, knows_better, now);
         let Self { counter, sent, link, hits, .. } = self;
         if is_adopted {
             counter.plan.is_reply_dated = reply.at.is_some();
@@ -322,16 +338,11 @@ impl ReplyArrival<'_> {
             let is_partial = rejects || lease.is_some_and(|lease| granted < lease.want);
             counter.pause_if_scarce(is_partial, link.round_trip, now);
         }
-        // alone: others are decided about before what this instance admits is reported
-        let knows_better = counter.plan.instances <= 1
-            && counter.is_silent()
-            && flows(&counter.target.tiers)
-            && adopted.is_ok_and(|stays| counter.has_all_flowing(stays));
         // leases may have ended on the way
         hits.record(counter.expire_leases(link.time));
         let stored = (knows_better && rejects).then(|| {
             let mut stored = reply.counters.clone();
-            sent.decide(reply, &mut stored, now);
+            sent.decide(reply, &mut stored, false, now);
             stored
         });
         self.answer(decided, stored.as_deref(), now);
@@ -443,7 +454,7 @@ impl ReplyArrival<'_> {
     }
 
     /// Decides the tries by the estimate; by the store's states where that has another window, or a later reply.
-    fn decide(&mut self, reply: &Reply, is_adopted: bool, now: Timestamp) -> Verdicts {
+    fn decide(&mut self, reply: &Reply, is_adopted: bool, knows_better: bool, now: Timestamp) -> Verdicts {
         let Self { counter, sent, .. } = self;
         if sent.tries.is_empty() {
             return Verdicts::new();
@@ -456,7 +467,7 @@ impl ReplyArrival<'_> {
                 },
             )
             .collect();
-        let mut decided = sent.decide(reply, &mut states, now);
+        let mut decided = sent.decide(reply, &mut states, knows_better, now);
         if !is_adopted {
             return decided;
         }
@@ -469,7 +480,7 @@ impl ReplyArrival<'_> {
             |verdict: &TryVerdict| verdict.decision.over && verdict.decision.reset == Period::default();
         if decided.iter().any(is_unexplained) {
             // the estimate is finer than the state that rejects
-            let by_store = sent.decide(reply, &mut reply.counters.clone(), now);
+            let by_store = sent.decide(reply, &mut reply.counters.clone(), false, now);
             let unexplained = decided.iter_mut().zip(by_store).filter(|(verdict, _)| is_unexplained(verdict));
             unexplained.for_each(|(verdict, by_store)| *verdict = by_store);
         }

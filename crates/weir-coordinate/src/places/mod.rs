@@ -40,11 +40,11 @@ use super::{
 };
 use weir_limit::{
     Basis, Capabilities, Coordination, CounterKey, Hits, InFlight, LimitCheck, OverLimitPolicy, Period,
-    PlaceDecision, PlaceName, ReservedHits, Tier, Timestamp,
+    PlaceCheck, PlaceDecision, PlaceName, ReservedHits, Tier, Timestamp,
 };
 use weir_observe::PlaceStats;
 use weir_store::{
-    TakeOptions, TakenPlaces,
+    StoreError, TakeOptions, TakenPlaces,
     path::{path_of, shortened},
     place_command::{NamedHits, PlaceCommand, PlaceReply},
     remote::{Remote, RemoteError, StoreNode, Target},
@@ -155,6 +155,15 @@ impl<R: Remote> SharedPlaces<R> {
             LocalPlaces::new(Arc::new(PlaceCounter { key: check.key, path, target, limit, stats }))
         };
         self.table.with(check.key, new, |places| places.follow(limit, stats))
+    }
+
+    /// Returns how many places of this age the store gives up.
+    async fn free(&self, counter: &Arc<PlaceCounter>, older_than: Period) -> Result<u32, RemoteError> {
+        let command = PlaceCommand { give_up_after: older_than, ..counter.add(Vec::new()) };
+        let (node, about) = (self.node(counter), Arc::clone(&counter.target));
+        let reply = self.call(node, about, vec![command], 1).await.remove(0)?;
+        self.with(counter, |places| places.hear(&reply));
+        Ok(reply.given_up)
     }
 
     /// `act` gets the counter, which is new if it was evicted meanwhile.
@@ -778,5 +787,25 @@ impl<R: Remote> Coordinated<R> {
             self.places.tell(&counter);
         }
         given_up
+    }
+
+    /// Has the store give up the places of `check` of this age. Returns their number.
+    pub(super) async fn free_shared_places(
+        &self,
+        check: &PlaceCheck<'_>,
+        stats: &Arc<PlaceStats>,
+        older_than: Period,
+    ) -> Result<u64, StoreError> {
+        let counter = self.places.counter(&check.as_limit_check(), check.limit, stats);
+        let mut freed = 0;
+        loop {
+            let given_up = self.places.free(&counter, older_than).await;
+            let given_up = given_up.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+            freed += u64::from(given_up);
+            // at most so many at a time
+            if (given_up as usize) < PlaceCommand::MAX_ENDED {
+                return Ok(freed);
+            }
+        }
     }
 }

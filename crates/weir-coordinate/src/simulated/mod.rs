@@ -3,6 +3,7 @@
 //! It replaces Redis in tests of coordination under delays, losses and failures. It uses tokio's clock: with a paused
 //! clock, time is simulated, and two runs with the same seed are identical.
 
+mod board;
 mod clock;
 mod network;
 mod places;
@@ -11,6 +12,7 @@ mod random;
 mod remote;
 mod server;
 
+pub use board::SimulatedBoard;
 pub use clock::SimulatedClock;
 pub use network::Network;
 pub use places::SimulatedPlaces;

@@ -13,10 +13,12 @@ use tokio::{
 };
 
 use super::{
-    Network, Random, SimulatedClock, SimulatedPlaces, SimulatedPools, SimulatedServer, network::Fate,
+    Network, Random, SimulatedBoard, SimulatedClock, SimulatedPlaces, SimulatedPools, SimulatedServer,
+    network::Fate,
 };
 use weir_limit::{Capabilities, Period, PlaceSet, SharedStore, Timestamp};
 use weir_store::{
+    board::{BoardPost, BoardReply},
     clock::Clock as _,
     place_command::{PlaceCommand, PlaceReplies},
     pool_command::{PoolCommand, PoolReply},
@@ -33,6 +35,7 @@ struct SimulatedStoreState {
     server: Mutex<SimulatedServer>,
     pools: Mutex<SimulatedPools>,
     places: Mutex<SimulatedPlaces>,
+    board: Mutex<SimulatedBoard>,
     condition: watch::Sender<Condition>,
     capabilities: Capabilities,
     random: Mutex<Random>,
@@ -77,6 +80,7 @@ struct SimulatedMessage {
 enum SimulatedCall {
     Commands(Vec<Command>),
     Heartbeat(OwnedHeartbeat),
+    Post(OwnedPost),
     Pool(PoolCommand),
     Places(Vec<PlaceCommand>),
 }
@@ -86,7 +90,16 @@ struct OwnedHeartbeat {
     ttl: Period,
 }
 
+struct OwnedPost {
+    instance: String,
+    summary: Option<Vec<u8>>,
+    note: Option<Vec<u8>>,
+    read_until: Timestamp,
+    reads_summaries: bool,
+}
+
 enum CallReply {
+    Board(BoardReply),
     Replies(Replies),
     Members(Members),
     Pool(PoolReply),
@@ -107,6 +120,7 @@ impl SimulatedStore {
             server: Mutex::default(),
             pools: Mutex::default(),
             places: Mutex::default(),
+            board: Mutex::default(),
             condition: watch::Sender::new(Condition::Up),
             random: Mutex::new(Random::new(seed)),
         }))
@@ -145,6 +159,7 @@ impl SimulatedStore {
         self.0.server.lock().flush();
         self.0.pools.lock().clear();
         self.0.places.lock().clear();
+        *self.0.board.lock() = SimulatedBoard::default();
     }
 
     /// Returns the places that it keeps for `path`.
@@ -240,8 +255,15 @@ impl SimulatedStore {
                 let replies = replies.collect();
                 CallReply::Replies(Replies { now, replies })
             }
-            SimulatedCall::Pool(_) | SimulatedCall::Places(_) if condition == Condition::Rejecting => {
+            SimulatedCall::Post(_) | SimulatedCall::Pool(_) | SimulatedCall::Places(_)
+                if condition == Condition::Rejecting =>
+            {
                 return Err(RemoteError::Rejected("it is read-only".into()));
+            }
+            SimulatedCall::Post(OwnedPost { instance, summary, note, read_until, reads_summaries }) => {
+                let (instance, summary, note) = (&*instance, summary.as_deref(), note.as_deref());
+                let post = BoardPost { instance, summary, note, read_until, reads_summaries };
+                CallReply::Board(self.0.board.lock().execute(&post, now))
             }
             SimulatedCall::Pool(command) => {
                 CallReply::Pool(PoolReply { now, outcome: self.0.pools.lock().execute(command, now) })
@@ -347,6 +369,20 @@ impl Remote for SimulatedRemote {
         let heartbeat = OwnedHeartbeat { instance: instance.to_owned(), ttl };
         match self.call_store(SimulatedCall::Heartbeat(heartbeat)).await? {
             CallReply::Members(members) => Ok(members),
+            _ => Err(wrong_kind()),
+        }
+    }
+
+    fn has_board(&self) -> bool {
+        self.store.0.capabilities == Capabilities::All
+    }
+
+    async fn post(&self, post: BoardPost<'_>) -> Result<BoardReply, RemoteError> {
+        let BoardPost { instance, summary, note, read_until, reads_summaries } = post;
+        let (summary, note) = (summary.map(<[u8]>::to_vec), note.map(<[u8]>::to_vec));
+        let post = OwnedPost { instance: instance.to_owned(), summary, note, read_until, reads_summaries };
+        match self.call_store(SimulatedCall::Post(post)).await? {
+            CallReply::Board(reply) => Ok(reply),
             _ => Err(wrong_kind()),
         }
     }

@@ -5,10 +5,10 @@ pub(super) mod sender;
 mod shards;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicU32, AtomicUsize, Ordering},
     },
 };
 
@@ -31,6 +31,7 @@ use super::{
 };
 use weir_limit::{Coordination, CounterKey, Direction, Hits, LimitCheck, Timestamp, capacity};
 use weir_store::{
+    Unreported,
     remote::{Remote, StoreNode, Target},
     wakeup::Wakeups,
 };
@@ -41,6 +42,16 @@ pub(super) struct CounterTable<R> {
     nodes: Mutex<BTreeMap<StoreNode, NodeQueue>>,
     client: Arc<StoreClient<R>>,
     generations: AtomicU32,
+    /// The counters that are about to be cleared in the store.
+    resets: Resets,
+}
+
+/// Keys of counters.
+#[derive(Debug, Default)]
+struct Resets {
+    /// How many there are, so that others need no lock.
+    count: AtomicUsize,
+    keys: Mutex<BTreeSet<CounterKey>>,
 }
 
 /// A decision that waits for the store. If dropped, its try is not sent, or what the store takes for it is given back.
@@ -69,7 +80,7 @@ impl<R: Remote> CounterTable<R> {
         let settings = &client.settings;
         let shards = Shards::new(settings.max_counters, settings.max_counter_bytes);
         let (queue, nodes, generations) = (AttentionQueue::new(), Mutex::default(), AtomicU32::new(1));
-        Self { shards, queue, nodes, client, generations }
+        Self { shards, queue, nodes, client, generations, resets: Resets::default() }
     }
 
     /// Other numbers of the same tiers have the same key.
@@ -100,7 +111,7 @@ impl<R: Remote> CounterTable<R> {
             self.shards.claim(&mut entry.key, key);
             let interval = check.rule.declared().and_then(|rule| rule.coordination.sync_interval);
             counter.plan.schedule.set_interval(interval.unwrap_or(self.client.settings.sync_interval));
-            self.choose_mode(counter, check);
+            self.choose_mode(counter, key, check);
         }
         if counter.choice.requested_mode == Some(Coordination::Auto) {
             self.choose_again(counter, check, now);
@@ -163,13 +174,39 @@ impl<R: Remote> CounterTable<R> {
     }
 
     /// To be called when the rule or the target of `counter` has changed.
-    fn choose_mode(&self, counter: &mut LocalCounter, check: &LimitCheck<'_>) {
-        let requested = self.client.requested_mode(check);
+    fn choose_mode(&self, counter: &mut LocalCounter, key: CounterKey, check: &LimitCheck<'_>) {
+        let is_reset = self.resets.contain(key);
+        let requested = if is_reset { Coordination::Strict } else { self.client.requested_mode(check) };
         if counter.choice.requested_mode.replace(requested) != Some(requested) {
             counter.choice.is_in_burst = false;
             let instances = self.client.membership.instances_or_many();
             self.switch_mode(counter, requested.of_limit(capacity(check.tiers()), instances));
         }
+    }
+
+    /// Until [`Self::end_reset`], each decision asks the store.
+    pub(super) fn begin_reset(&self, check: &LimitCheck<'_>, unreported: Unreported, now: Timestamp) {
+        let key = self.key_of(check);
+        self.resets.edit(|keys| keys.insert(key));
+        self.with_existing(key, None, |entry| {
+            let Some(entry) = entry else { return };
+            self.choose_mode(&mut entry.counter, key, check);
+            if unreported == Unreported::Dropped {
+                self.hits().record(entry.counter.drop_unreported());
+            }
+            self.enqueue(entry, now);
+        });
+    }
+
+    /// The counter begins again.
+    pub(super) fn end_reset(&self, check: &LimitCheck<'_>, now: Timestamp) {
+        let key = self.key_of(check);
+        self.resets.edit(|keys| keys.remove(&key));
+        self.with_existing(key, None, |entry| {
+            if let Some(entry) = entry {
+                entry.counter.begin_anew(now);
+            }
+        });
     }
 
     /// For a rule that requests `auto`: the number of instances may have changed, or `check` may be part of a burst.
@@ -283,6 +320,20 @@ impl<R: Remote> CounterTable<R> {
         let CoordinationSettings { budget, local_cache, .. } = self.client.settings;
         let (instances, round_trip) = (self.client.instances(), self.client.round_trip());
         Link { time, instances, writer: self.client.writer, round_trip, budget, local_cache }
+    }
+}
+
+// === impl Resets ===
+
+impl Resets {
+    fn contain(&self, key: CounterKey) -> bool {
+        self.count.load(Ordering::Relaxed) > 0 && self.keys.lock().contains(&key)
+    }
+
+    fn edit<T>(&self, edit: impl FnOnce(&mut BTreeSet<CounterKey>) -> T) {
+        let mut keys = self.keys.lock();
+        edit(&mut keys);
+        self.count.store(keys.len(), Ordering::Relaxed);
     }
 }
 

@@ -179,6 +179,7 @@ impl Shards {
         let first = self.next_swept.fetch_add(count, Ordering::Relaxed);
         for next in first..first.wrapping_add(count) {
             let mut shard = self.all[next & (self.all.len() - 1)].lock();
+            let mut siblings: Vec<CounterKey> = Vec::new();
             shard.table.retain(|entry| {
                 let mut is_idle = entry.counter.is_idle(now);
                 if !is_idle && !entry.counter.is_quiet() {
@@ -186,11 +187,20 @@ impl Shards {
                     // the visit may have ended its leases
                     is_idle = entry.counter.is_idle(now);
                 }
-                if is_idle {
+                let has_sibling = entry.counter.choice.has_sibling;
+                if is_idle && has_sibling {
+                    siblings.push(entry.key);
+                } else if is_idle {
                     self.forget(entry);
                 }
-                !is_idle
+                !is_idle || has_sibling
             });
+            for key in siblings {
+                let Some(entry) = shard.remove(key) else { continue };
+                self.forget(&entry);
+                // else the next counter of these entries would begin with what they knew before
+                shard.all_of(key.shard()).for_each(|other| other.counter.outlive(&entry.counter));
+            }
             shard.shrink();
         }
     }
@@ -227,7 +237,12 @@ impl CounterShard {
         let of_requests = self.all_of(shard).filter(|entry| entry.key.is_of_request());
         let key =
             of_requests.min_by_key(|entry| (!entry.counter.is_settled(), entry.counter.last_check_at))?.key;
-        Some(self.table.find_entry(bucket(shard), |entry| entry.key == key).ok()?.remove().0)
+        self.remove(key)
+    }
+
+    fn remove(&mut self, key: CounterKey) -> Option<Box<CounterEntry>> {
+        let found = self.table.find_entry(bucket(key.shard()), |entry| entry.key == key);
+        Some(found.ok()?.remove().0)
     }
 
     /// Removes the least missed counter of a sample: by `is_settled`, cost and last use. One without a cost stays.

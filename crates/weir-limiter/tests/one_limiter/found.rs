@@ -531,3 +531,58 @@ fn a_lease_that_is_abandoned_at_its_end_goes_back_to_the_bucket() {
         }
     }
 }
+
+/// The counter of the new tiers is removed when nothing is used any more, and that of the old ones stays.
+#[test]
+fn a_counter_that_begins_again_knows_what_the_last_one_gave_back() {
+    let ask =
+        |hits, gives_back| Step::Request(0, vec![Ask { key: 0, value: 0, hits, gives_back, own: None }]);
+    let mut case = case(vec![tier(2, 21_600_000, Algorithm::SlidingWindow)], &[]);
+    case.instances = 3;
+    let mut limit = case.limits[0].clone();
+    limit.tiers.insert(0, tier(1, 8_192, bucket(6)));
+    case.steps = vec![ask(1, false), Step::Reload(0, limit), ask(1, true), ask(1_317, false)];
+    for mode in [Coordination::Lease, Coordination::Interval] {
+        // the sweep that removes the counter comes at random places
+        for _ in 0..30 {
+            assert_eq!(run(&case, Mode::Coordinated(mode)), Ok(()), "{mode:?}");
+        }
+    }
+}
+
+/// In one command: the bucket is within its limit only after the second one.
+#[test]
+fn a_cost_above_the_limit_stays_so_beside_hits_that_are_given_back() {
+    let ask = |hits, gives_back| Ask { key: 0, value: 0, hits, gives_back, own: None };
+    let mut case = case(vec![tier(1, 1_024, bucket(1))], &[]);
+    case.limits[0].meters = true;
+    for asks in [[ask(6, false), ask(1, true)], [ask(1, true), ask(6, false)]] {
+        case.steps = vec![Step::Request(0, asks.to_vec())];
+        for mode in [Coordination::Strict, Coordination::Lease, Coordination::Interval] {
+            assert_eq!(run(&case, Mode::Coordinated(mode)), Ok(()), "{mode:?}");
+        }
+    }
+}
+
+/// The store has forgotten by the faster refill of before that the bucket was full again.
+#[test]
+fn what_another_instance_gave_back_before_a_reload_stays_given_back() {
+    let ask = |instance, gives_back| {
+        Step::Request(instance, vec![Ask { key: 0, value: 1, hits: 1, gives_back, own: None }])
+    };
+    let wait = |millis| Step::Wait(Period::from_millis(millis));
+    let minutes = tier(1, 300_000, Algorithm::FixedWindow);
+    let mut case = case(vec![tier(25, 4_194_304, bucket(1)), minutes.clone()], &[]);
+    case.instances = 3;
+    let mut slower = case.limits[0].clone();
+    slower.tiers = vec![tier(1, 4_194_304, bucket(1)), minutes];
+    case.steps = vec![
+        ask(0, false),
+        ask(1, true),
+        wait(112_178),
+        Step::Reload(0, slower),
+        wait(55_941),
+        ask(0, false),
+    ];
+    assert_eq!(run(&case, Mode::Coordinated(Coordination::Strict)), Ok(()));
+}

@@ -183,7 +183,7 @@ impl RedisConnection {
 
     /// In one round trip: a distant server leaves time for few. The first command that needs a missing script fails.
     async fn load_scripts(&mut self) {
-        let scripts = [&script::TAKE, &script::HEARTBEAT, &script::POOLS];
+        let scripts = [&script::TAKE, &script::HEARTBEAT, &script::BOARD, &script::POOLS];
         let mut pipeline = Pipeline::with_capacity(scripts.len());
         for script in scripts {
             pipeline.cmd("SCRIPT").arg("LOAD").arg(script.text);

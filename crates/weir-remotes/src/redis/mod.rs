@@ -5,6 +5,7 @@
 //! pipeline. Times are on Redis' clock. `store::name` describes the keys, and
 //! [`encoding`](weir_store::encoding) the state of counters.
 
+mod board;
 mod cluster;
 mod command;
 mod connection;
@@ -32,6 +33,7 @@ pub use weir_net::Address;
 use redis::Value;
 
 use self::{
+    board::BoardRequest,
     command::{CommandOutcome, EncodedCommand, PreparedCommand},
     heartbeat::HeartbeatRequest,
     places::PlacesRequest,
@@ -43,6 +45,7 @@ use weir_limit::{Period, Tier, Timestamp};
 use weir_net::tls::TlsError;
 use weir_observe::{Metric, Source};
 use weir_store::{
+    board::{BoardPost, BoardReply},
     clock::Clock,
     name::{self, KeySettings},
     place_command::{PlaceCommand, PlaceOp, PlaceReplies},
@@ -203,6 +206,15 @@ impl Remote for RedisRemote {
     async fn heartbeat(&self, heartbeat: Heartbeat<'_>) -> Result<Members, RemoteError> {
         let request = HeartbeatRequest::new(&heartbeat, self.now(), &self.keys.prefix);
         self.main.run_one(request, CallPriority::Decision).await.1
+    }
+
+    fn has_board(&self) -> bool {
+        true
+    }
+
+    async fn post(&self, post: BoardPost<'_>) -> Result<BoardReply, RemoteError> {
+        let request = BoardRequest::new(&post, self.now(), &self.keys.prefix);
+        self.main.run_one(request, CallPriority::Background).await.1
     }
 
     async fn call_pool(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {

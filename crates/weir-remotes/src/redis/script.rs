@@ -19,6 +19,7 @@ pub(super) struct Script {
 
 pub(super) static TAKE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("take.lua")));
 pub(super) static HEARTBEAT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("heartbeat.lua")));
+pub(super) static BOARD: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("board.lua")));
 pub(super) static POOLS: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("pools.lua")));
 pub(super) static PLACES: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("places.lua")));
 

@@ -6,6 +6,7 @@ mod ops;
 
 mod algorithms;
 mod auto;
+mod board;
 mod connecting;
 mod faults;
 mod fleet;

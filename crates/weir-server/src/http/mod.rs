@@ -13,11 +13,14 @@ mod json;
 mod metrics;
 mod pages;
 mod router;
+mod secret_file;
 mod serve;
+pub mod tenant;
 
 pub use access::JsonAccess;
 pub use context::ServiceContext;
 pub use metrics::metrics_router;
 pub use pages::Pages;
 pub use router::{debug_router, router};
+pub use secret_file::SecretFileError;
 pub use serve::serve;

@@ -385,6 +385,11 @@ impl<N: Notes> MemoryStore<N> {
         ended.iter().map(end).collect()
     }
 
+    /// Gives up places of this age. Returns their number.
+    pub fn free_places_now(&self, check: &PlaceCheck<'_>, older_than: Period, now: Timestamp) -> u64 {
+        self.places.free(check.key, older_than, now) as u64
+    }
+
     /// Returns what was given up: [`Store::given_up`].
     pub fn given_up_now(&self, check: &PlaceCheck<'_>, now: Timestamp) -> Vec<ReservedHits> {
         self.places.given_up(check.key, check.limit.give_up_after, now)
@@ -542,6 +547,16 @@ impl Store for MemoryStore {
         now: Timestamp,
     ) -> impl Future<Output = Result<ReturnedHits, StoreError>> + Send {
         future::ready(Ok(self.end_places_now(ended, now)))
+    }
+
+    fn free_places(
+        &self,
+        check: &PlaceCheck<'_>,
+        _: &Arc<PlaceStats>,
+        older_than: Period,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send {
+        future::ready(Ok(self.free_places_now(check, older_than, now)))
     }
 
     fn given_up(&self, check: &PlaceCheck<'_>, _: &Arc<PlaceStats>, now: Timestamp) -> Vec<ReservedHits> {

@@ -132,6 +132,19 @@ impl PlaceTable {
         self.on_shard(key, give_up_after, now, |shard| shard.remove(key, name))
     }
 
+    /// Gives up the places that are `older_than`. Returns their number.
+    pub(super) fn free(&self, key: CounterKey, older_than: Period, now: Timestamp) -> usize {
+        self.counting(&mut self.shards[index(key)].lock(), |shard| {
+            let before = shard.places;
+            if let Some(set) = shard.counters.get(&key) {
+                let give_up_after = set.give_up_after;
+                shard.give_up_old(key, older_than, now);
+                shard.give_up_old(key, give_up_after, now);
+            }
+            before - shard.places
+        })
+    }
+
     /// Returns, once, what requests had reserved whose places were given up.
     pub(super) fn given_up(
         &self,

@@ -15,7 +15,7 @@ use super::time::seconds;
 /// The largest number that every reader of JSON has exactly.
 const MAX_EXACT: u64 = 1 << 53;
 
-pub(super) fn answer(value: &Value) -> Response {
+pub(in crate::http) fn answer(value: &Value) -> Response {
     let text = escaped_json(&value.to_string()).into_owned() + "\n";
     ([(CONTENT_TYPE, "application/json")], text).into_response()
 }
@@ -33,7 +33,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-pub(super) fn entry(entry: &Entry<'_>) -> Value {
+pub(in crate::http) fn entry(entry: &Entry<'_>) -> Value {
     json!({ "key": entry.key, "value": entry.value })
 }
 

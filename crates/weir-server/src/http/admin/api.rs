@@ -20,6 +20,7 @@ use weir_store::Store;
 
 use super::{
     answer::{answer, hex},
+    fleet::{self, Fleet},
     problem::Problem,
     stream::Hub,
     time,
@@ -31,6 +32,9 @@ use crate::{
     http::{context::ServiceContext, json::JsonApi},
 };
 
+/// How often the other instances are told of this one, in seconds.
+const REPORT: u64 = 2;
+
 /// The large answers that are made at a time: others wait, since decisions come first.
 const TURNS: usize = 2;
 
@@ -40,6 +44,8 @@ pub struct ProcessFacts {
     /// The name of this instance, unique in its fleet.
     pub instance: String,
     pub bounds: RequestBounds,
+    /// How rule files are read.
+    pub options: weir_config::Options,
     /// The rule files; none if the rules are not from files.
     pub files: Option<ShownFiles>,
 }
@@ -96,13 +102,20 @@ impl<S: Store> AdminApi<S> {
                 return api.hub.close();
             }
             let topics = api.hub.asked();
-            if tick % LOOK != 0 && topics.is_empty() {
+            let reports = tick % REPORT == 0 && api.context.limiter.store().shared_counts().store.is_some();
+            if tick % LOOK != 0 && topics.is_empty() && !reports {
                 continue;
             }
+            // once a second at most, while somebody asks
+            let needs_fleet = topics.iter().any(|topic| topic.is_of_fleet());
+            let fleet = if needs_fleet { Fleet::read(&api).await.ok().flatten() } else { None };
             let made = spawn_blocking(move || {
                 api.look();
+                if reports {
+                    fleet::report(&api);
+                }
                 for topic in topics {
-                    api.hub.send(topic, &api.event(topic).to_string());
+                    api.hub.send(topic, &api.event(topic, fleet.as_ref()).to_string());
                 }
             });
             if let Err(error) = made.await {

@@ -12,7 +12,7 @@ use weir_config::explained;
 use weir_limit::{
     Descriptor, DescriptorMatch, Entry, Hits, LimitCheck, Request, Tier, Timestamp, algorithm::CounterState,
 };
-use weir_limiter::{LimitError, Looked, counter_number};
+use weir_limiter::{LimitError, Limiter, Looked, counter_number};
 use weir_observe::hot_keys::{By, HotEntries};
 use weir_store::{CounterSight, SightSource, Store};
 
@@ -49,7 +49,7 @@ pub(super) async fn list<S: Store>(
         return Err(Problem::malformed("domain is missing; name the domain of the counter."));
     };
     if query.choice("below", &["false", "true"])? == "true" {
-        let (found, next) = part.of(below(&api, domain, &entries).into_iter());
+        let (found, next) = part.of(below(&api.context.limiter, domain, &entries, api.now()).into_iter());
         let mut items = Vec::new();
         for name in found {
             let entries: Vec<Entry<'_>> = name.iter().map(|(key, value)| Entry { key, value }).collect();
@@ -66,12 +66,16 @@ pub(super) async fn list<S: Store>(
 }
 
 /// The entries of hot keys that begin with `entries`.
-fn below<S: Store>(api: &AdminApi<S>, domain: &str, entries: &[Entry<'_>]) -> Vec<HotEntries> {
-    let limiter = &api.context.limiter;
+pub(in crate::http) fn below<S: Store>(
+    limiter: &Limiter<S>,
+    domain: &str,
+    entries: &[Entry<'_>],
+    now: Timestamp,
+) -> Vec<HotEntries> {
     let Some(hot_keys) = limiter.hot_keys() else { return Vec::new() };
     let (mut seen, mut below) = (BTreeSet::new(), Vec::new());
     for by in [By::Hits, By::Rejections] {
-        for key in hot_keys.top(by, MINUTES * hot::MINUTE, api.now().as_nanos(), usize::MAX) {
+        for key in hot_keys.top(by, MINUTES * hot::MINUTE, now.as_nanos(), usize::MAX) {
             let Some(names) = key.name.entries.clone().filter(|_| *key.name.domain == *domain) else {
                 continue;
             };
@@ -85,7 +89,7 @@ fn below<S: Store>(api: &AdminApi<S>, domain: &str, entries: &[Entry<'_>]) -> Ve
     below
 }
 
-async fn views<S: Store>(
+pub(super) async fn views<S: Store>(
     api: &AdminApi<S>,
     domain: &str,
     entries: &[Entry<'_>],
@@ -105,7 +109,7 @@ async fn views<S: Store>(
     Ok(vec![looked.await.map_err(|error| problem(&error))??])
 }
 
-pub(super) fn problem(error: &LimitError) -> Problem {
+pub(in crate::http) fn problem(error: &LimitError) -> Problem {
     match error {
         LimitError::TooManyPatterns(_) => Problem::new(StatusCode::PAYLOAD_TOO_LARGE, format!("{error}.")),
         _ => Problem::malformed(format!("{error}.")),
@@ -189,7 +193,7 @@ fn view<S: Store>(api: &AdminApi<S>, check: &LimitCheck<'_>, sight: &CounterSigh
     })
 }
 
-fn tiers(check: &LimitCheck<'_>, sight: &CounterSight) -> Vec<Value> {
+pub(in crate::http) fn tiers(check: &LimitCheck<'_>, sight: &CounterSight) -> Vec<Value> {
     let own = sight.part.as_deref().unwrap_or_else(|| check.own_tiers());
     let mut tiers = states(own, &sight.counters, sight.at);
     if let (Some(pool), Some(first)) = (&sight.pool, check.tiers().first().filter(|_| check.pool.is_some())) {

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use axum::{extract::State, http::Uri, response::Response};
 use serde_json::{Value, json};
 use weir_limiter::counter_number;
-use weir_observe::hot_keys::{By, HotKey, HotName};
+use weir_observe::hot_keys::{By, HotKey, HotKeyValues, HotName};
 use weir_store::Store;
 
 use super::{
     answer::count,
     api::AdminApi,
+    fleet::Fleet,
     instance::values_name,
     problem::Problem,
     query::{ListPart, Query},
@@ -41,15 +42,19 @@ pub(super) async fn list<S: Store>(
     if scope == "fleet" && minutes == 10 {
         return Err(Problem::malformed("scope=fleet has window=1m only; scope=instance has both."));
     }
-    // those of the fleet are not collected
-    let note = (scope == "fleet").then_some("These are the counters of this instance alone.");
     let asked = HotQuery { minutes, by, part };
+    let fleet = if scope == "fleet" { Fleet::read(&api).await? } else { None };
+    if let Some(fleet) = fleet {
+        return api.aside(move |api| of_fleet(api, &fleet, asked)).await;
+    }
+    let note = (scope == "fleet").then_some("These are the counters of this instance alone.");
     api.aside(move |api| hot(api, asked, note)).await
 }
 
 /// For the stream.
-pub(super) fn event<S: Store>(api: &AdminApi<S>, by: By) -> Value {
-    hot(api, HotQuery { minutes: 1, by, part: IN_EVENT }, None)
+pub(super) fn event<S: Store>(api: &AdminApi<S>, by: By, fleet: Option<&Fleet>) -> Value {
+    let asked = HotQuery { minutes: 1, by, part: IN_EVENT };
+    fleet.map_or_else(|| hot(api, asked, None), |fleet| of_fleet(api, fleet, asked))
 }
 
 fn hot<S: Store>(api: &AdminApi<S>, HotQuery { minutes, by, part }: HotQuery, note: Option<&str>) -> Value {
@@ -66,6 +71,22 @@ fn hot<S: Store>(api: &AdminApi<S>, HotQuery { minutes, by, part }: HotQuery, no
         "items": keys.iter().map(|key| counter(key, minutes)).collect::<Vec<_>>(),
         "next": next,
         "note": note.or(off),
+    })
+}
+
+fn of_fleet<S: Store>(api: &AdminApi<S>, fleet: &Fleet, HotQuery { by, part, .. }: HotQuery) -> Value {
+    let limiter = &api.context.limiter;
+    let (items, next) = fleet.hot(by, part);
+    let masked = limiter.shown_values() != HotKeyValues::Shown;
+    json!({
+        "window": "1m",
+        "by": if by == By::Hits { "hits" } else { "rejected" },
+        "scope": "fleet",
+        "values": values_name(limiter.shown_values()),
+        "one_in": limiter.hot_keys().map_or(0, weir_observe::hot_keys::HotKeys::gap),
+        "items": items,
+        "next": next,
+        "note": masked.then_some("Instances that do not show values tell the others of no counters."),
     })
 }
 

@@ -104,6 +104,25 @@ pub(super) fn instance<S: Store>(api: &AdminApi<S>) -> Value {
     })
 }
 
+/// In short, for lists of instances.
+pub(super) fn in_short<S: Store>(api: &AdminApi<S>, is_this: bool) -> Value {
+    let instance = instance(api);
+    json!({
+        "name": instance["name"],
+        "version": instance["version"],
+        "since": instance["since"],
+        "seen": instance["now"],
+        "is_this": is_this,
+        "store_state": instance["store"]["state"],
+        "clock_distance": instance["clock_distance"],
+        "rules": instance["rules"],
+        "rates": instance["rates"],
+        "requests_per_second": instance["requests_per_second"],
+        "counters_held": instance["counters"]["held"],
+        "memory_bytes": instance["memory_bytes"],
+    })
+}
+
 // === impl StoreFacts ===
 
 impl StoreFacts {

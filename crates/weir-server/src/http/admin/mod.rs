@@ -9,27 +9,31 @@
 //! - `query.rs`, `answer.rs`, `time.rs`, `problem.rs`: what goes in, and what comes out.
 //! - `console.rs`: the files of `console/`.
 
-mod answer;
+pub(super) mod answer;
 mod api;
 mod attention;
 mod audit;
 mod console;
 mod cookie;
-mod counters;
+pub(super) mod counters;
 mod files;
+mod fleet;
 mod hot;
 mod instance;
 mod log_line;
 mod login;
 mod permission;
 mod problem;
-mod query;
+pub(super) mod query;
+mod recording;
+mod reset;
 mod rules;
 mod sites;
 mod stream;
-mod time;
+pub(super) mod time;
 mod tokens;
 mod traffic;
+mod trial;
 mod unmatched;
 mod why;
 mod wrong_tokens;
@@ -46,19 +50,23 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use self::{api::AdminApi, query::Query};
+use self::{
+    api::AdminApi,
+    fleet::Fleet,
+    query::{ListPart, Query},
+};
 pub use self::{
     api::{ProcessFacts, ShownFiles},
     audit::{AuditTrail, AuditedChange, ChangeKind, RuleError},
     permission::{AdminCaller, AdminLevel, CallerProof, Needs, Permission},
     problem::Problem,
-    tokens::{AdminTokens, TokenFileError},
+    tokens::AdminTokens,
 };
 use super::{
     client::{BodyError, HttpClient},
     context::ServiceContext,
 };
-use crate::connections::AccountHold;
+use crate::{bounds::MAX_MESSAGE, connections::AccountHold};
 use weir_store::Store;
 
 /// The contract.
@@ -91,13 +99,15 @@ pub(super) fn router<S: Store>(context: &ServiceContext<S>, parts: AdminParts) -
     let AdminParts { permission, facts, more } = parts;
     let api = AdminApi::new(context, facts);
     let unknown = Router::new().route("/v1/{*operation}", any(unknown));
+    let reset = Router::new().route("/v1/reset", post(reset::post::<S>)).with_state(Arc::clone(&api));
     let files = Router::new().route("/v1/files", get(files::list::<S>)).with_state(Arc::clone(&api));
     let own = [
-        (Needs::Read, reading(api)),
+        (Needs::Read, reading(Arc::clone(&api))),
         (Needs::Read, unknown),
         (Needs::FullFromElsewhere, files),
-        (Needs::Full, planned(&["/v1/reset", "/v1/recording"])),
-        (Needs::FullFromElsewhere, planned(&["/v1/try"])),
+        (Needs::Full, reset),
+        (Needs::Full, recording::router(&api)),
+        (Needs::FullFromElsewhere, trial::router(&api)),
     ];
     let open = console::router().merge(login::router(&permission, &context.audit));
     let guarded = own.into_iter().chain(more);
@@ -120,15 +130,6 @@ fn reading<S: Store>(api: Arc<AdminApi<S>>) -> Router {
         .with_state(api)
 }
 
-/// Operations of the contract that are not there yet. Each goes with the router that has it.
-fn planned(paths: &[&str]) -> Router {
-    paths.iter().fold(Router::new(), |routes, path| routes.route(path, any(not_yet)))
-}
-
-async fn not_yet() -> Problem {
-    Problem::new(StatusCode::NOT_IMPLEMENTED, "This version of weir does not have this operation.")
-}
-
 async fn unknown(uri: Uri) -> Problem {
     let detail = format!("There is no operation {}; GET /v1/openapi.json lists them.", uri.path());
     Problem::new(StatusCode::NOT_FOUND, detail)
@@ -143,35 +144,18 @@ async fn list_instances<S: Store>(
     uri: Uri,
 ) -> Result<Response, Problem> {
     let part = Query::parse(&uri, &[])?.part()?;
-    api.aside(move |api| {
-        let mut instances = instances(api);
-        let items = instances["items"].take();
-        let (items, next) = part.of(items.as_array().cloned().unwrap_or_default().into_iter());
-        instances["items"] = items.into();
-        instances["next"] = next;
-        instances
-    })
-    .await
+    let fleet = Fleet::read(&api).await?;
+    api.aside(move |api| instances(api, fleet.as_ref(), part)).await
 }
 
-/// This instance alone, in short.
-fn instances<S: Store>(api: &AdminApi<S>) -> Value {
-    let instance = instance::instance(api);
-    let this = json!({
-        "name": instance["name"],
-        "version": instance["version"],
-        "since": instance["since"],
-        "seen": instance["now"],
-        "is_this": true,
-        "store_state": instance["store"]["state"],
-        "clock_distance": instance["clock_distance"],
-        "rules": instance["rules"],
-        "rates": instance["rates"],
-        "requests_per_second": instance["requests_per_second"],
-        "counters_held": instance["counters"]["held"],
-        "memory_bytes": instance["memory_bytes"],
-    });
-    json!({ "items": [this], "next": Value::Null, "scope": "instance", "note": "This is the instance that answers." })
+fn instances<S: Store>(api: &AdminApi<S>, fleet: Option<&Fleet>, part: ListPart) -> Value {
+    let this = instance::in_short(api, true);
+    let (all, scope, note) = match fleet {
+        Some(fleet) => (fleet.instances(this), "fleet", None),
+        None => (vec![this], "instance", Some("This is the instance that answers.")),
+    };
+    let (items, next) = part.of(all.into_iter());
+    json!({ "items": items, "next": next, "scope": scope, "note": note })
 }
 
 async fn list_audit<S: Store>(State(api): State<Arc<AdminApi<S>>>, uri: Uri) -> Result<Response, Problem> {
@@ -197,7 +181,7 @@ async fn read_body(
         let detail = format!("The body exceeds {most} bytes.");
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
     };
-    let read = client.read(request.into_body()).await;
+    let read = client.read_up_to(request.into_body(), most.max(MAX_MESSAGE)).await;
     let (body, hold) = read.map_err(|error| match error {
         BodyError::TooLarge => too_large(),
         error => Problem::new(error.status(), format!("{error}.")),

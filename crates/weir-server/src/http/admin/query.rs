@@ -17,11 +17,11 @@ pub(super) const MAX_LIMIT: usize = 1_000;
 const MAX_PAIRS: usize = 1_000;
 
 #[derive(Debug)]
-pub(super) struct Query(Vec<(String, String)>);
+pub(in crate::http) struct Query(Vec<(String, String)>);
 
 /// A part of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ListPart {
+pub(in crate::http) struct ListPart {
     pub(super) from: usize,
     pub(super) limit: usize,
 }
@@ -30,7 +30,7 @@ pub(super) struct ListPart {
 
 impl Query {
     /// Takes the names of lists and those that are `known`, each once; `entry` may be there several times.
-    pub(super) fn parse(uri: &Uri, known: &[&str]) -> Result<Self, Problem> {
+    pub(in crate::http) fn parse(uri: &Uri, known: &[&str]) -> Result<Self, Problem> {
         let text = uri.query().unwrap_or_default();
         let pairs: Vec<(String, String)> = form_urlencoded::parse(text.as_bytes())
             .take(MAX_PAIRS + 1)
@@ -54,7 +54,7 @@ impl Query {
         Ok(Self(pairs))
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<&str> {
+    pub(in crate::http) fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(of, _)| of == name).map(|(_, value)| value.as_str())
     }
 
@@ -67,7 +67,7 @@ impl Query {
     }
 
     /// The values of `entry`.
-    pub(super) fn entries(&self) -> Result<Vec<Entry<'_>>, Problem> {
+    pub(in crate::http) fn entries(&self) -> Result<Vec<Entry<'_>>, Problem> {
         let entry = |(_, text): &'_ (String, String)| -> Result<(usize, usize), Problem> {
             match text.split_once('=') {
                 Some((key, _)) if !key.is_empty() => Ok((key.len(), key.len() + 1)),
@@ -83,7 +83,7 @@ impl Query {
             .collect()
     }
 
-    pub(super) fn part(&self) -> Result<ListPart, Problem> {
+    pub(in crate::http) fn part(&self) -> Result<ListPart, Problem> {
         let limit = match self.get("limit") {
             None => DEFAULT_LIMIT,
             Some(text) => {
@@ -107,8 +107,11 @@ impl Query {
 // === impl ListPart ===
 
 impl ListPart {
+    /// As much as a list may have.
+    pub(super) const ALL: Self = Self { from: 0, limit: MAX_LIMIT };
+
     /// Cuts this part out of `items`. Returns it with the cursor of the rest.
-    pub(super) fn of<T>(self, items: impl Iterator<Item = T>) -> (Vec<T>, Value) {
+    pub(in crate::http) fn of<T>(self, items: impl Iterator<Item = T>) -> (Vec<T>, Value) {
         let mut items = items.skip(self.from);
         let part: Vec<T> = items.by_ref().take(self.limit).collect();
         let next = items.next().map(|_| self.from.saturating_add(self.limit).to_string());

@@ -18,7 +18,14 @@ use weir_observe::{hot_keys::By, text::escaped_json};
 use weir_store::Store;
 
 use super::{
-    api::AdminApi, attention, hot, instance, permission::AdminCaller, problem::Problem, query::Query, rules,
+    api::AdminApi,
+    attention,
+    fleet::Fleet,
+    hot, instance,
+    permission::AdminCaller,
+    problem::Problem,
+    query::{ListPart, Query},
+    rules,
 };
 
 const MOST_STREAMS: usize = 32;
@@ -96,16 +103,25 @@ fn topics(text: &str) -> Result<Vec<Topic>, Problem> {
 // === impl AdminApi ===
 
 impl<S: Store> AdminApi<S> {
-    /// The data of an event.
-    pub(super) fn event(&self, topic: Topic) -> Value {
+    /// The data of an event. There is no `fleet` if instances tell nothing of themselves.
+    pub(super) fn event(&self, topic: Topic, fleet: Option<&Fleet>) -> Value {
         match topic {
             Topic::Instance => instance::instance(self),
-            Topic::Instances => super::instances(self),
+            Topic::Instances => super::instances(self, fleet, ListPart::ALL),
             Topic::Attention => attention::event(self),
             Topic::Rules => rules::rates(self),
-            Topic::Hot => hot::event(self, By::Hits),
-            Topic::HotRejected => hot::event(self, By::Rejections),
+            Topic::Hot => hot::event(self, By::Hits, fleet),
+            Topic::HotRejected => hot::event(self, By::Rejections, fleet),
         }
+    }
+}
+
+// === impl Topic ===
+
+impl Topic {
+    /// Whether other instances matter.
+    pub(super) const fn is_of_fleet(self) -> bool {
+        matches!(self, Self::Instances | Self::Hot | Self::HotRejected)
     }
 }
 

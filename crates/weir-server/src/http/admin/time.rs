@@ -10,7 +10,7 @@ const TO_EPOCH: u64 = 719_468;
 const ERA: u64 = 146_097;
 
 /// RFC 3339 in UTC, with milliseconds.
-pub(super) fn text(at: Timestamp) -> String {
+pub(in crate::http) fn text(at: Timestamp) -> String {
     let (seconds, millis) = (at.as_nanos() / NANOS_PER_SECOND, at.as_nanos() % NANOS_PER_SECOND / 1_000_000);
     let (year, month, day) = date(seconds / DAY);
     let (hour, minute, second) = (seconds % DAY / 3_600, seconds % 3_600 / 60, seconds % 60);

@@ -2,8 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    fmt, fs, io,
-    os::unix::fs::PermissionsExt as _,
+    fmt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -17,11 +16,7 @@ use ring::{
 use tokio::task::spawn_blocking;
 
 use super::permission::AdminLevel;
-
-/// The rights of a file that everybody on the machine has.
-const OF_OTHERS: u32 = 0o007;
-
-const MAX_FILE: u64 = 64 << 10;
+use crate::http::secret_file::{self, SecretFileError};
 
 const MAX_TOKENS: usize = 256;
 
@@ -47,25 +42,11 @@ pub(super) struct AdminToken {
     key: hmac::Key,
 }
 
-/// The messages have no part of a token.
-#[derive(Debug, thiserror::Error)]
-pub enum TokenFileError {
-    #[error("WEIR_ADMIN_TOKEN_FILE, {path}: cannot read it")]
-    Read { path: String, source: io::Error },
-    #[error(
-        "WEIR_ADMIN_TOKEN_FILE, {path}: everybody on this machine may use it (mode {mode:03o}); take their rights away \
-         with chmod o-rwx"
-    )]
-    Mode { path: String, mode: u32 },
-    #[error("WEIR_ADMIN_TOKEN_FILE, {path}: {problem}")]
-    Content { path: String, problem: String },
-}
-
 // === impl AdminTokens ===
 
 impl AdminTokens {
     /// Blocks on file access.
-    pub fn load(path: &Path) -> Result<Arc<Self>, TokenFileError> {
+    pub fn load(path: &Path) -> Result<Arc<Self>, SecretFileError> {
         let tokens = ArcSwap::from_pointee(read(path)?);
         Ok(Arc::new(Self { path: path.to_owned(), tokens }))
     }
@@ -142,19 +123,8 @@ impl fmt::Debug for AdminToken {
     }
 }
 
-fn read(path: &Path) -> Result<Vec<AdminToken>, TokenFileError> {
-    let shown = || path.display().to_string();
-    let unreadable = |source| TokenFileError::Read { path: shown(), source };
-    let metadata = fs::metadata(path).map_err(unreadable)?;
-    let mode = metadata.permissions().mode() & 0o777;
-    if mode & OF_OTHERS != 0 {
-        return Err(TokenFileError::Mode { path: shown(), mode });
-    }
-    let wrong = |problem: String| TokenFileError::Content { path: shown(), problem };
-    if metadata.len() > MAX_FILE {
-        return Err(wrong(format!("it has more than {MAX_FILE} bytes")));
-    }
-    parse(&fs::read_to_string(path).map_err(unreadable)?).map_err(wrong)
+fn read(path: &Path) -> Result<Vec<AdminToken>, SecretFileError> {
+    secret_file::read("WEIR_ADMIN_TOKEN_FILE", path, parse)
 }
 
 fn parse(text: &str) -> Result<Vec<AdminToken>, String> {
@@ -182,6 +152,8 @@ fn parse(text: &str) -> Result<Vec<AdminToken>, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+
     use super::*;
 
     const ALICE: &str = "0123456789abcdef0123456789abcdef";

@@ -1,0 +1,178 @@
+//! The admin API of several weirs on one Redis: resets under load, and what they know together.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use weir_testing::proxy::Faults;
+
+use crate::support::{DEADLINE, Server, Weir, until};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: strict
+    rate_limit: { requests: 50, per: 1h, coordination: strict }
+  - key: lease
+    rate_limit: { requests: 50, per: 1h, coordination: lease }
+  - key: interval
+    rate_limit: { requests: 50, per: 1h, coordination: interval }
+  - key: bucket
+    rate_limit: { requests: 50, per: 24h, algorithm: token_bucket, coordination: lease }
+  - key: reference
+    rate_limit: { requests_per_unit: 50, unit: hour }
+  - key: split
+    rate_limit: { requests: 60, per: 1s, coordination: split }
+  - key: probe
+    rate_limit: { requests: 1000000, per: 365d, coordination: strict }
+";
+
+struct Fleet {
+    server: Server,
+    all: Vec<Weir>,
+    _dir: tempfile::TempDir,
+}
+
+impl Fleet {
+    async fn start(count: usize) -> Self {
+        let (server, dir) = (Server::start(), tempfile::tempdir().expect("a directory"));
+        std::fs::write(dir.path().join("shop.yaml"), RULES).expect("a file in it");
+        let mut all = Vec::new();
+        for _ in 0..count {
+            let rules = dir.path().to_str().expect("a plain path");
+            all.push(Weir::start_with(&server, rules, &[("WEIR_ADMIN", "full")]).await);
+        }
+        let fleet = Self { server, all, _dir: dir };
+        until("all instances know each other", async || {
+            fleet.all.iter().all(|weir| weir.metric("weir_instances") == count as u64)
+        })
+        .await;
+        fleet
+    }
+
+    /// Returns the answer of weir `i`, and its status.
+    fn ask(&self, i: usize, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        let mut stream = TcpStream::connect(self.all[i].debug_address()).expect("it listens");
+        stream.set_read_timeout(Some(DEADLINE)).expect("a timeout that is not zero");
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).expect("it takes a request");
+        let mut response = String::new();
+        stream.read_to_string(&mut response).expect("a response");
+        let (head, body) = response.split_once("\r\n\r\n").expect("a head");
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+        (status, serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {body}")))
+    }
+
+    fn reset(&self, i: usize, key: &str) -> (u16, Value) {
+        let body = json!({ "domain": "shop", "entries": [{ "key": key, "value": "v" }] });
+        self.ask(i, "POST", "/v1/reset", &body)
+    }
+
+    /// Asks all weirs for hits of `key` until each rejects them. Returns how many were admitted.
+    async fn exhaust(&self, key: &str) -> u64 {
+        let mut admitted = 0;
+        loop {
+            let mut now = 0;
+            for weir in &self.all {
+                now += u64::from(weir.send(key).await);
+            }
+            admitted += now;
+            if now == 0 {
+                return admitted;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reset_frees_a_counter_at_all_weirs_within_two_seconds() {
+    let fleet = Fleet::start(3).await;
+    for key in ["strict", "lease", "interval", "bucket", "reference"] {
+        // what leases and intervals may add
+        let most = 50 + 15;
+        let admitted = fleet.exhaust(key).await;
+        assert!((50..=most).contains(&admitted), "{key}: {admitted}");
+        // what is still held goes back or is used
+        fleet.exhaust(key).await;
+        let begun = Instant::now();
+        let (status, answer) = fleet.reset(1, key);
+        assert!(begun.elapsed() < Duration::from_secs(2) + DEADLINE / 10, "{:?}", begun.elapsed());
+        assert_eq!(
+            (status, &answer["scope"], &answer["note"]),
+            (200, &json!("fleet"), &Value::Null),
+            "{key}: {answer}"
+        );
+        assert_eq!(answer["was"][0]["tiers"][0]["remaining"], 0, "{key}: {answer}");
+        for weir in &fleet.all {
+            assert!(weir.send(key).await, "{key} is free at each of them");
+        }
+        let admitted = 3 + fleet.exhaust(key).await;
+        assert!((50..=most).contains(&admitted), "{key}: {admitted} after the reset");
+    }
+    let (_, audit) = fleet.ask(1, "GET", "/v1/audit?kind=reset", &Value::Null);
+    assert_eq!(audit["items"].as_array().map(Vec::len), Some(5), "{audit}");
+    assert!(audit["items"][4]["what"].as_str().is_some_and(|what| what.contains("strict=v")), "{audit}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_redis_a_reset_is_an_error_and_changes_nothing() {
+    let fleet = Fleet::start(2).await;
+    assert!((50..=65).contains(&fleet.exhaust("strict").await));
+    fleet.all[0].proxy.set(Faults { drops_requests: true, ..Faults::default() });
+    let (status, answer) = fleet.reset(0, "strict");
+    assert_eq!(status, 503, "{answer}");
+    assert!(answer["detail"].as_str().is_some_and(|detail| detail.starts_with("Not reset: ")), "{answer}");
+    assert!(!fleet.all[1].send("strict").await);
+    let (status, answer) = fleet.reset(0, "unknown");
+    assert_eq!(status, 404, "{answer}");
+    let _ = &fleet.server;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn any_weir_answers_for_all_of_them() {
+    let fleet = Fleet::start(3).await;
+    for (i, weir) in fleet.all.iter().enumerate() {
+        for _ in 0..10 * (i + 1) {
+            weir.send("probe=all").await;
+        }
+        weir.send(&format!("probe=only{i}")).await;
+    }
+    until("the weirs have told each other", async || {
+        let (_, instances) = fleet.ask(0, "GET", "/v1/instances", &Value::Null);
+        let (_, hot) = fleet.ask(2, "GET", "/v1/hot?scope=fleet", &Value::Null);
+        let names = instances["items"].as_array().map(Vec::len);
+        let of = |text: &str| {
+            let items = hot["items"].as_array()?;
+            items.iter().find(|item| item["text"] == text)?["hits"].as_u64()
+        };
+        let all = [of("probe=all"), of("probe=only0"), of("probe=only1"), of("probe=only2")];
+        (&instances["scope"], &hot["scope"]) == (&json!("fleet"), &json!("fleet"))
+            && names == Some(3)
+            && all == [Some(60), Some(1), Some(1), Some(1)]
+    })
+    .await;
+    // garbage in the store hides nobody
+    fleet.server.send::<i64>(&[
+        "HSET",
+        "{weir:instances}:fleet",
+        "evil",
+        "99999999999999999 {\"instance\": 7}",
+    ]);
+    fleet.server.send::<i64>(&["HSET", "{weir:instances}:fleet", "worse", "\u{fffd}"]);
+    until("an answer without it", async || {
+        let (status, instances) = fleet.ask(1, "GET", "/v1/instances", &Value::Null);
+        status == 200 && instances["items"].as_array().map(Vec::len) == Some(3)
+    })
+    .await;
+    let (_, stopped) = fleet.ask(0, "GET", "/v1/instances", &Value::Null);
+    let is_this = |item: &&Value| item["is_this"] == true;
+    assert_eq!(stopped["items"].as_array().map(|items| items.iter().filter(is_this).count()), Some(1));
+}
