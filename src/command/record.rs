@@ -8,7 +8,7 @@ use std::{
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use clap::Args;
@@ -19,6 +19,7 @@ use super::{
     debug_api::{ApiCall, ApiError, call_api},
     error::{CommandResult, failed},
     local_page::{parse_address, reachable},
+    progress::run_all,
 };
 use crate::settings::{self, Environment};
 
@@ -26,6 +27,9 @@ const PATH: &str = "/v1/recording";
 
 /// How much longer instances record than it takes to ask them.
 const MARGIN: Duration = Duration::from_secs(30);
+
+/// How often the progress is shown.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// The name of a key file beside nothing.
 const KEY_FILE: &str = "recording.key";
@@ -82,7 +86,7 @@ pub fn record(args: &Record, environment: &dyn Environment, out: &mut impl Write
         if is_missing.iter().all(|is_missing| *is_missing) {
             return Err("no instance records".into());
         }
-        thread::sleep(Duration::from_secs(60 * u64::from(args.minutes)));
+        wait(Duration::from_secs(60 * u64::from(args.minutes)));
     }
     let out: &mut dyn Write = match &mut file {
         Some(file) => file,
@@ -105,6 +109,17 @@ pub fn record(args: &Record, environment: &dyn Environment, out: &mut impl Write
     }
     out.flush().map_err(failed("cannot write the recording"))?;
     Ok(!is_missing.contains(&true))
+}
+
+/// Shows how much of the time has passed.
+fn wait(time: Duration) {
+    let begun = Instant::now();
+    run_all(&[time], |time, progress| {
+        while begun.elapsed() < *time {
+            thread::sleep(time.saturating_sub(begun.elapsed()).min(LOOK));
+            progress(begun.elapsed().as_secs_f64() / time.as_secs_f64());
+        }
+    });
 }
 
 fn told(instance: SocketAddr, error: &ApiError) {

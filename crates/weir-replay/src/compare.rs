@@ -298,6 +298,12 @@ fn unknown(
         let what = "One exact limiter decides for all instances: those that sync at intervals may have admitted more";
         unknown.push(format!("{what}, by the bound of their mode."));
     }
+    if let [only] = input.recordings
+        && only.header().is_shared
+    {
+        let what = "Counters are shared with other instances, whose requests are not in the recording";
+        unknown.push(format!("{what}: record all of them."));
+    }
     let dropped = sum(|header| header.dropped);
     if dropped > 0 {
         let from = headers().map(|header| header.from).min().unwrap_or_default();

@@ -75,7 +75,9 @@ impl<S: Store> TrialApi<S> {
         let recorder = limiter.recorder();
         let state = recorder.state(self.api.now());
         let recorded = (state.requests > 0).then(|| {
-            let parts = recorder.snapshot().into_parts(RecordingHeader::default(), None);
+            let is_shared = limiter.store().shared_counts().store.is_some();
+            let header = RecordingHeader { is_shared, ..RecordingHeader::default() };
+            let parts = recorder.snapshot().into_parts(header, None);
             Recording::read(parts.flatten().collect()).ok()
         });
         let settings = ReplaySettings { modes: limiter.modes().clone(), scope: limiter.scope() };
