@@ -37,7 +37,7 @@ const KEY_FILE: &str = "recording.key";
 /// The arguments of `weir record`.
 #[derive(Args, Clone, Debug)]
 #[expect(clippy::doc_markdown, reason = "clap prints these comments verbatim")]
-pub struct Record {
+pub struct RecordArguments {
     /// Address of the debug port of an instance, HOST:PORT, or dns:NAME:PORT for all that have this name; may be repeated
     /// [default: this host and DEBUG_PORT, or 6070]
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
@@ -64,14 +64,18 @@ pub struct Record {
 
 /// What is asked of each instance.
 struct Recordings<'a> {
-    args: &'a Record,
+    args: &'a RecordArguments,
     key: Option<ValueKey>,
     token: Option<String>,
 }
 
 /// Records, and writes the recordings of all instances. Returns whether all of them have answered; one that has not is
 /// named on standard error and in what is written.
-pub fn record(args: &Record, environment: &dyn Environment, out: &mut impl Write) -> CommandResult<bool> {
+pub fn record(
+    args: &RecordArguments,
+    environment: &dyn Environment,
+    out: &mut impl Write,
+) -> CommandResult<bool> {
     let instances = args.instances(environment)?;
     let token = args.token_file.as_deref().map(fs::read_to_string).transpose();
     let token = token.map_err(failed("cannot read the token"))?.map(|token| token.trim().to_owned());
@@ -136,9 +140,9 @@ fn random_key() -> ValueKey {
     ValueKey::new([0_u64, 1, 2, 3].map(|i| RandomState::new().hash_one(i)))
 }
 
-// === impl Record ===
+// === impl RecordArguments ===
 
-impl Record {
+impl RecordArguments {
     fn instances(&self, environment: &dyn Environment) -> CommandResult<Vec<SocketAddr>> {
         let mut instances = Vec::new();
         for address in &self.address {

@@ -7,7 +7,7 @@ use weir_limit::Timestamp;
 use crate::{
     block::{DEFINITION, HEAD, RecordedBlock},
     definition::put_hashed,
-    fields::{Fields, put_text},
+    fields::{RecordingFields, put_text},
     reader::records,
     value_key::ValueKey,
 };
@@ -86,7 +86,7 @@ impl RecordingHeader {
     }
 
     pub(crate) fn read(fields: &[u8]) -> Option<Self> {
-        let mut fields = Fields(fields);
+        let mut fields = RecordingFields(fields);
         let (version, instance) = (fields.text()?.to_owned(), fields.text()?.to_owned());
         let (clock_offset, flags) = (fields.i64()?, fields.u8()?);
         let [is_hashed, is_missing, is_shared] = [HASHED, MISSING, SHARED].map(|flag| flags & flag != 0);
