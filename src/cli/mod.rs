@@ -25,6 +25,8 @@ use weir::{
         replay::Replay,
         simulate::Simulate,
         token::Token,
+        top::Top,
+        why::Why,
     },
     settings::{self, Flags, ProcessEnvironment, SettingErrors},
 };
@@ -35,7 +37,7 @@ use weir_replay::ReplaySettings;
 
 use self::{completions::Completions, man::Man};
 
-/// The exit code of `weir call` for a request that is over its limit.
+/// The exit code of `weir call` and `weir why` for a request that is over its limit.
 const OVER_LIMIT: u8 = 2;
 
 /// The exit code of `weir call --require-limit` for a request that no limit applies to.
@@ -72,8 +74,14 @@ enum Command {
     /// if nothing limits it
     #[command(after_help = CALL_EXAMPLES)]
     Call(Call),
-    /// Show the counters with the most hits and rejections of a running weir on this host
+    /// Show the counters with the most hits and rejections of a running weir
     Hot(Hot),
+    /// Show what a running weir does, redrawn each second; q quits
+    Top(Box<Top>),
+    /// Ask a running weir what a request would get now, and why, without counting it. Exits with 0 if it would be
+    /// admitted, 2 if not
+    #[command(after_help = WHY_EXAMPLES)]
+    Why(Box<Why>),
     /// Ask a running weir on this host for its health. Exits with 0 if it is healthy, 1 if not
     Health(HealthCheck),
     /// Look at counters on disk, export and import them, or remove what has expired
@@ -119,6 +127,12 @@ Examples:
   weir call --domain llm --name NAME --hits 1400            end the request NAME, which has cost 1400
   weir call --domain shop --limit 10/minute user=bob        apply this limit
   weir call --address unix:/run/weir.sock --domain shop --json hello=world";
+
+const WHY_EXAMPLES: &str = "\
+Examples:
+  weir why --domain shop tenant=acme path=/v1/orders
+  weir why --line 'rejected domain=shop rule=shop.tenant descriptor=tenant=acme hits=1 …'
+  kubectl logs deploy/weir | grep rejected | tail -1 | weir why --line -";
 
 const DATA_EXAMPLES: &str = "\
 Examples:
@@ -275,6 +289,13 @@ pub(crate) fn run(cli: Cli, ignored: &[String]) -> Result<ExitCode, Box<dyn Erro
             command::data(&data, environment, io::stdin().lock(), out).map(|()| true)?
         }
         Some(Command::Hot(hot)) => command::hot(&hot, environment, out)?,
+        Some(Command::Top(top)) => command::top(&top, environment, out).map(|()| true)?,
+        Some(Command::Why(why)) => {
+            if !command::why(&why, environment, io::stdin().lock(), out)? {
+                return Ok(ExitCode::from(OVER_LIMIT));
+            }
+            true
+        }
         Some(Command::Health(check)) => command::health(&check, environment, out)?,
         Some(Command::Call(call)) => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

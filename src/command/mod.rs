@@ -1,5 +1,6 @@
 //! The commands besides `serve`.
 
+pub mod admin;
 pub mod call;
 mod check;
 pub mod data;
@@ -20,6 +21,8 @@ mod simulate_rule;
 mod simulate_share;
 mod simulate_wait;
 pub mod token;
+pub mod top;
+pub mod why;
 
 pub use call::call;
 pub use check::{CheckFormat, CheckOptions, check};
@@ -34,3 +37,5 @@ pub use replay::{ReplayedRules, replay};
 pub use simulate::simulate;
 pub use simulate_rule::DescriptorToSimulate;
 pub use token::token;
+pub use top::top;
+pub use why::why;

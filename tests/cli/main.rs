@@ -1,5 +1,6 @@
 //! Tests the program's commands, exit codes and signals.
 
+mod admin;
 mod completions;
 mod config_map;
 mod credentials;

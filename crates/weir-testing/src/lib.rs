@@ -6,11 +6,13 @@
 )]
 
 pub mod authority;
+pub mod browser;
 pub mod certificates;
 pub mod child;
 pub mod fake_redis;
 pub mod gateway_mapper;
 pub mod helm;
+pub mod http;
 pub mod memcached_server;
 pub mod mutual_tls;
 pub mod proxy;

@@ -4,7 +4,6 @@ pub(crate) mod backend;
 pub(crate) mod bootstrap;
 pub(crate) mod config_map;
 mod envoy;
-pub(crate) mod http;
 pub(crate) mod istiod;
 pub(crate) mod pod;
 pub(crate) mod process;
@@ -15,3 +14,4 @@ pub(crate) mod weir;
 
 pub(crate) use envoy::Envoy;
 pub(crate) use stack::{Stack, replace_once};
+pub(crate) use weir_testing::http;

@@ -26,8 +26,18 @@ use crate::http::metrics::accepts_gzip;
 /// Each file in `console/`. `index.html` is `/`, the others are below `/console/`.
 const FILES: &[(&str, &[u8])] = &[
     ("index.html", include_bytes!("../console/index.html")),
-    ("app.js", include_bytes!("../console/app.js")),
     ("console.css", include_bytes!("../console/console.css")),
+    ("icon.svg", include_bytes!("../console/icon.svg")),
+    ("app.js", include_bytes!("../console/app.js")),
+    ("api.js", include_bytes!("../console/api.js")),
+    ("live.js", include_bytes!("../console/live.js")),
+    ("dom.js", include_bytes!("../console/dom.js")),
+    ("words.js", include_bytes!("../console/words.js")),
+    ("charts.js", include_bytes!("../console/charts.js")),
+    ("overview.js", include_bytes!("../console/overview.js")),
+    ("rules.js", include_bytes!("../console/rules.js")),
+    ("keys.js", include_bytes!("../console/keys.js")),
+    ("questions.js", include_bytes!("../console/questions.js")),
 ];
 
 const POLICY: &str = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; \

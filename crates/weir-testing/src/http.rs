@@ -11,7 +11,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A request.
 #[derive(Clone, Debug)]
-pub(crate) struct HttpRequest {
+pub struct HttpRequest {
     method: &'static str,
     path: String,
     host: String,
@@ -21,16 +21,16 @@ pub(crate) struct HttpRequest {
 
 /// A response.
 #[derive(Debug)]
-pub(crate) struct HttpResponse {
-    pub(crate) status: u16,
+pub struct HttpResponse {
+    pub status: u16,
     headers: Vec<(String, String)>,
-    pub(crate) body: String,
+    pub body: String,
 }
 
 // === impl HttpRequest ===
 
 impl HttpRequest {
-    pub(crate) fn get(path: &str) -> Self {
+    pub fn get(path: &str) -> Self {
         Self {
             method: "GET",
             path: path.to_owned(),
@@ -40,21 +40,25 @@ impl HttpRequest {
         }
     }
 
-    pub(crate) fn post(path: &str, body: String) -> Self {
+    pub fn post(path: &str, body: String) -> Self {
         Self { method: "POST", path: path.to_owned(), host: "test".into(), headers: Vec::new(), body }
     }
 
-    pub(crate) fn to(mut self, host: &str) -> Self {
+    pub fn delete(path: &str) -> Self {
+        Self { method: "DELETE", ..Self::get(path) }
+    }
+
+    pub fn to(mut self, host: &str) -> Self {
         host.clone_into(&mut self.host);
         self
     }
 
-    pub(crate) fn with(mut self, header: &str, value: &str) -> Self {
+    pub fn with(mut self, header: &str, value: &str) -> Self {
         self.headers.push((header.to_owned(), value.to_owned()));
         self
     }
 
-    pub(crate) fn to_wire(&self) -> String {
+    pub fn to_wire(&self) -> String {
         let Self { method, path, host, headers, body } = self;
         let length = body.len();
         let mut wire = format!(
@@ -71,7 +75,7 @@ impl HttpRequest {
 
 impl HttpResponse {
     /// Returns the value of the header with that lower-case name.
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+    pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.as_str())
     }
 
@@ -81,8 +85,9 @@ impl HttpResponse {
         let body = if chunked { joined(body)? } else { body.to_owned() };
         let mut lines = head.lines();
         let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
-        let headers = lines.filter_map(|line| line.split_once(": "));
-        let headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect();
+        let headers = lines.filter_map(|line| line.split_once(':'));
+        let headers =
+            headers.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned())).collect();
         Some(Self { status, headers, body })
     }
 }
@@ -102,17 +107,35 @@ fn joined(mut chunks: &str) -> Option<String> {
 }
 
 /// Sends `request` to `address`, and fails the test without a response.
-pub(crate) fn send(address: SocketAddr, request: &HttpRequest) -> HttpResponse {
+pub fn send(address: SocketAddr, request: &HttpRequest) -> HttpResponse {
     try_send(address, request).unwrap_or_else(|error| panic!("{request:?} to {address}: {error}"))
 }
 
 /// Sends `request` to `address`.
-pub(crate) fn try_send(address: SocketAddr, request: &HttpRequest) -> io::Result<HttpResponse> {
+pub fn try_send(address: SocketAddr, request: &HttpRequest) -> io::Result<HttpResponse> {
     let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.write_all(request.to_wire().as_bytes())?;
     let mut wire = Vec::new();
-    stream.read_to_end(&mut wire)?;
+    // a server may keep the connection, whatever one asks for
+    while !is_whole(&wire) && read_part(&mut stream, &mut wire)? {}
     HttpResponse::from_wire(&String::from_utf8_lossy(&wire))
         .ok_or_else(|| io::Error::other("no HTTP response"))
+}
+
+/// Appends what has arrived. Returns false at the end.
+fn read_part(stream: &mut TcpStream, wire: &mut Vec<u8>) -> io::Result<bool> {
+    let mut part = [0; 16 << 10];
+    let length = stream.read(&mut part)?;
+    wire.extend_from_slice(&part[..length]);
+    Ok(length > 0)
+}
+
+/// Whether this is a response of the length that it tells.
+fn is_whole(wire: &[u8]) -> bool {
+    let Some(head) = wire.windows(4).position(|window| window == b"\r\n\r\n") else { return false };
+    let lines = String::from_utf8_lossy(&wire[..head]).to_ascii_lowercase();
+    let length =
+        lines.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
+    length.is_some_and(|length| wire.len() >= head + 4 + length)
 }
