@@ -15,13 +15,13 @@ const VIEWS: [(&str, &str, &[&str]); 9] = [
     (
         "rules",
         "rules?rule=shop.tenant",
-        &["tenant", "shop.yaml:3", "100 requests per 1h", "Hot keys", "tennant"],
+        &["tenant", "shop.yaml:4", "100 requests per 1h", "Hot keys", "tennant"],
     ),
     ("hot", "hot", &["tenant=globex", "shop.tenant", "tenant=acme path=/v1/search"]),
     (
         "key",
         "key?domain=shop&entry=tenant%3Dglobex",
-        &["100 of 100 used, 0 left", "a hit fits in", "shop.yaml:3"],
+        &["100 of 100 used, 0 left", "a hit fits in", "shop.yaml:4"],
     ),
     ("look-up", "key", &["Look up"]),
     (

@@ -2,7 +2,7 @@
 
 import * as api from './api.js';
 import { bar } from './charts.js';
-import { address, badge, el, empty, entriesText, link, name, note, place, problem, table } from './dom.js';
+import { address, badge, el, empty, entriesText, fileName, link, name, note, place, problem, table } from './dom.js';
 import { counterSection } from './keys.js';
 import * as words from './words.js';
 
@@ -98,7 +98,7 @@ function answerSections({ domain, verdict, sentence, descriptors, logged, note: 
 }
 
 function loggedSentence({ at, rule, descriptor, hits, limit, retry_after, reason }) {
-  const when = at ? `At ${words.clock(at)}` : 'Then';
+  const when = Number.isNaN(Date.parse(at)) ? 'Then' : `At ${words.clock(at)}`;
   return [`${when} ${words.count(hits, 'hit')} of `, name(descriptor), ' exceeded ', name(limit), ' of rule ', name(rule), `: reason ${reason}, to be tried again after ${retry_after}.`];
 }
 
@@ -222,7 +222,7 @@ function fileBar(view) {
     select(view, Object.keys(seen.files)[0]);
   };
   const tabs = Object.keys(seen.files).map((file) =>
-    el('button', { type: 'button', 'aria-pressed': String(file === seen.file), onclick: () => select(view, file) }, name(file), seen.inForce && seen.files[file] !== seen.inForce[file] ? ' (changed)' : ''));
+    el('button', { type: 'button', title: file, 'aria-pressed': String(file === seen.file), onclick: () => select(view, file) }, name(fileName(file)), seen.inForce && seen.files[file] !== seen.inForce[file] ? ' (changed)' : ''));
   return el('div', { class: 'bar-of-choices' },
     el('div', { class: 'choices', role: 'group', 'aria-label': 'Files' }, tabs),
     el('label', { class: 'button' }, 'Open files …', el('input', { type: 'file', multiple: true, class: 'unseen', onchange: open })),
@@ -286,7 +286,7 @@ function messageItem(view, { severity, file, line, column, message }) {
     requestAnimationFrame(() => requestAnimationFrame(() => goTo(line, column)));
   };
   return el('li', {}, badge(severity, severity === 'error' ? 'Error' : 'Warning'), ' ',
-    el('button', { type: 'button', class: 'as-link', onclick: go }, name(`${file}:${line}:${column}`)), ' ', name(message));
+    el('button', { type: 'button', class: 'as-link', onclick: go }, name(`${fileName(file)}:${line}:${column}`)), ' ', name(message));
 }
 
 // === old and new ===

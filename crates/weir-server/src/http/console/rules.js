@@ -172,7 +172,7 @@ function detailOf(page, { hot }, { rule }) {
   return el('div', { class: 'rule' },
     el('pre', { tabindex: 0, 'aria-label': 'The rule as weir explain prints it' }, rule.description.map((line) => [name(line), '\n'])),
     el('div', {},
-      el('p', {}, place(rule.file, rule.line)),
+      el('p', { class: 'place' }, name(`${rule.file}:${rule.line}`)),
       rule.next_change && el('p', {}, `Its schedule changes the limit in ${words.duration((Date.parse(rule.next_change) - words.now()) / 1_000)}, at ${words.clock(rule.next_change)}.`),
       rule.in_flight && el('p', {}, inFlight(rule.in_flight)),
       el('p', {}, `Since the start ${words.number(rule.totals.admitted)} hits were admitted and ${words.number(rule.totals.rejected)} rejected.`),
