@@ -36,7 +36,7 @@ fuzz_targets := $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets
 .DEFAULT_GOAL := help
 include release.mk
 .DELETE_ON_ERROR:
-.PHONY: help run test test-image explore announce-test core interleavings arm64 bench bench-write instructions instruction-limits fuzz fuzz-corpus soak attacks lint fmt-check clippy doc deny audit tools redis memcached lua node openssl valgrind chart-readme examples proto settings
+.PHONY: help run test test-image explore announce-test core interleavings arm64 bench bench-write instructions instruction-limits fuzz fuzz-corpus soak attacks lint fmt-check clippy doc deny audit tools redis memcached lua node openssl valgrind chart-readme examples proto settings api
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-15s %s\n", $$1, $$2 }'
@@ -141,6 +141,9 @@ proto: ## generate crates/weir-proto from proto/
 
 settings: ## write the table of weir's variables to docs/operations.md
 	WEIR_WRITE_SETTINGS=1 $(CARGO) test --locked --lib settings::table
+
+api: ## write docs/api.md from the document of the admin API
+	WEIR_WRITE_API=1 $(CARGO) test --locked -p weir-server --test admin api_page
 
 lint: fmt-check clippy doc deny lint-workflows ## run all checks that do not run weir
 

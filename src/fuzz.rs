@@ -18,7 +18,7 @@ pub struct Target {
     run: fn(&[u8]),
 }
 
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     target("disk_record", 4, 8, weir_disk::fuzz::record),
     target("dns_answer", 4, 8, weir_net::dns::fuzz::answer),
     target("grpc_frame", 4, 16, weir_server::fuzz::frame),
@@ -26,6 +26,7 @@ pub const TARGETS: [Target; 12] = [
     target("http2", 8, 8, weir_server::fuzz::connection),
     target("json", 4, 8, weir_server::fuzz::json),
     target("memcached_reply", 4, 8, weir_remotes::memcached::fuzz::reply),
+    target("recording", 4, 8, weir_recording::fuzz::recording),
     target("redis_commands", 8, 8, weir_server::fuzz::redis_commands),
     target("redis_reply", 4, 8, weir_remotes::redis::fuzz::reply),
     target("redis_slots", 4, 8, weir_remotes::redis::fuzz::slots),

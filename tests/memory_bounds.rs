@@ -24,7 +24,7 @@ const MEMBER: usize = 500;
 const COUNTERS_PER_MEMBER: usize = 20;
 
 /// The memory of the sketches that find hot keys, with the names of the keys (`crates/weir-observe/src/hot_keys.rs`).
-const HOT_KEYS: usize = 5_000_000;
+const HOT_KEYS: usize = 8_000_000;
 
 fn read(path: &str) -> String {
     fs::read_to_string(repository(path)).expect("a file of this project")

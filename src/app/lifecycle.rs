@@ -17,6 +17,7 @@ use weir_export::{
 };
 use weir_limiter::{Limiter, ReportedRejections, WaiterThread};
 use weir_observe::Stats;
+use weir_recording::RecordingOrder;
 use weir_remotes::RemoteSettings;
 use weir_server::{Health, RejectionLogger, health::Reason};
 use weir_sources::{DirectorySource, RuleSource, xds::XdsSource};
@@ -97,6 +98,9 @@ impl App {
         let limiter = Limiter::new(store, Arc::clone(&stats), settings.limiter.clone());
         let limiter = Arc::new(limiter.with_rejection_log(Arc::new(rejections)));
         stats.register(&limiter);
+        if let Some(keep) = settings.limiter.recording.keep {
+            limiter.recorder().start(RecordingOrder { keep, ..RecordingOrder::default() }, clock.now());
+        }
         let metric_names = metric_names(&settings);
         if let MetricNames::Mapped(mapper) = &metric_names
             && let Some(refinement) = mapper.refinement()

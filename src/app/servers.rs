@@ -177,7 +177,12 @@ fn facts(settings: &Settings, bounds: RequestBounds) -> ProcessFacts {
     let (path, options) = (settings.rules.dir.clone(), settings.rules.files);
     let read = move || texts(&path, &options, MAX_TEXTS).map_err(|error| error.to_string());
     let files = settings.rules.xds.is_none().then(|| RuleFiles(Arc::new(read)));
-    ProcessFacts { instance: settings.coordination.instance.clone(), bounds, files }
+    ProcessFacts {
+        instance: settings.coordination.instance.clone(),
+        bounds,
+        options: settings.rules.files,
+        files,
+    }
 }
 
 fn changes(watch: Watch) -> impl Stream<Item = ()> + Send {

@@ -16,22 +16,28 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use weir::{
     command::{
         self, CheckFormat, CheckOptions, DescriptorToSimulate, Descriptors, Explained, ExplainedRequest,
+        ReplayedRules,
         call::{Call, CallOutcome},
         data::DataCommand,
         health::HealthCheck,
         hot::Hot,
+        record::Record,
+        replay::Replay,
         simulate::Simulate,
         token::Token,
+        top::Top,
+        why::Why,
     },
     settings::{self, Flags, ProcessEnvironment, SettingErrors},
 };
 use weir_config::{ConfigErrors, Loaded};
 use weir_export::log::LogFormat;
 use weir_limit::SharedCounts;
+use weir_replay::ReplaySettings;
 
 use self::{completions::Completions, man::Man};
 
-/// The exit code of `weir call` for a request that is over its limit.
+/// The exit code of `weir call` and `weir why` for a request that is over its limit.
 const OVER_LIMIT: u8 = 2;
 
 /// The exit code of `weir call --require-limit` for a request that no limit applies to.
@@ -39,6 +45,9 @@ const NO_LIMIT: u8 = 4;
 
 /// The exit code of `weir explain` if no rule matches.
 const NO_MATCH: u8 = 3;
+
+/// The exit code of `weir replay` if more requests are rejected than `--max-increase` allows.
+const ABOVE_INCREASE: u8 = 2;
 
 /// Rate limit service for Envoy, compatible with envoyproxy/ratelimit.
 #[derive(Debug, Parser)]
@@ -65,8 +74,14 @@ enum Command {
     /// if nothing limits it
     #[command(after_help = CALL_EXAMPLES)]
     Call(Call),
-    /// Show the counters with the most hits and rejections of a running weir on this host
+    /// Show the counters with the most hits and rejections of a running weir
     Hot(Hot),
+    /// Show what a running weir does, redrawn each second; q quits
+    Top(Box<Top>),
+    /// Ask a running weir what a request would get now, and why, without counting it. Exits with 0 if it would be
+    /// admitted, 2 if not
+    #[command(after_help = WHY_EXAMPLES)]
+    Why(Box<Why>),
     /// Ask a running weir on this host for its health. Exits with 0 if it is healthy, 1 if not
     Health(HealthCheck),
     /// Look at counters on disk, export and import them, or remove what has expired
@@ -75,6 +90,12 @@ enum Command {
     /// Simulate each coordination mode: admitted requests, overshoot and store commands
     #[command(after_help = SIMULATE_EXAMPLES)]
     Simulate(Box<SimulateRule>),
+    /// Record what running instances are asked and decide, for weir replay. Exits with 1 if one does not answer
+    #[command(after_help = RECORD_EXAMPLES)]
+    Record(Record),
+    /// Decide recorded requests by other rules, and show what differs. Exits with 2 above --max-increase, 1 on an error
+    #[command(after_help = REPLAY_EXAMPLES)]
+    Replay(Box<ReplayRules>),
     /// Sign a token with which a tenant looks at its own limits, and nothing else
     #[command(after_help = TOKEN_EXAMPLES)]
     Token(Token),
@@ -107,6 +128,12 @@ Examples:
   weir call --domain shop --limit 10/minute user=bob        apply this limit
   weir call --address unix:/run/weir.sock --domain shop --json hello=world";
 
+const WHY_EXAMPLES: &str = "\
+Examples:
+  weir why --domain shop tenant=acme path=/v1/orders
+  weir why --line 'rejected domain=shop rule=shop.tenant descriptor=tenant=acme hits=1 …'
+  kubectl logs deploy/weir | grep rejected | tail -1 | weir why --line -";
+
 const DATA_EXAMPLES: &str = "\
 Examples:
   weir data inspect --dir /var/lib/weir --prefix 'shop|tenant=acme'
@@ -126,6 +153,19 @@ Examples:
   weir simulate --keys 1 --instances 96 --limit 10000 --skew zipf --round-trip 500us --svg admitted.svg
   weir simulate --algorithm token_bucket --burst 50 --limit 100 --clock-skew 500ms
   weir simulate --config ./config --domain shop --suggest tenant=acme      the limit of this descriptor's rule";
+
+const RECORD_EXAMPLES: &str = "\
+Examples:
+  weir record --minutes 5 > traffic                  this host; the key of the hashed values is in recording.key
+  weir record --address dns:weir-debug:6070 --output traffic      all instances of a name; the key is in traffic.key
+  weir record --minutes 0 --values > traffic         what was recorded already, with values";
+
+const REPLAY_EXAMPLES: &str = "\
+Examples:
+  weir replay traffic --config new/                         what was recorded, beside what the rules in new/ decide
+  weir replay traffic --config new/ --old config/ --max-increase 1%
+  weir replay one two three --config new/ --html change.html        the recordings of three instances
+  weir replay access.log --config new/ --domain shop --time .start_time --map tenant=.x_tenant --map path=.path";
 
 /// Selects the files of a directory that are read.
 #[derive(Args, Debug)]
@@ -194,6 +234,22 @@ struct SimulateRule {
     files: Files,
 }
 
+#[derive(Args, Debug)]
+#[expect(clippy::doc_markdown, reason = "clap prints these comments verbatim")]
+struct ReplayRules {
+    #[command(flatten)]
+    replay: Replay,
+    /// Directory of rule files, one file, or - for standard input [env: RUNTIME_ROOT and others, as for weir serve]
+    /// [default: ./config]
+    #[arg(long, value_name = "PATH")]
+    config: Option<PathBuf>,
+    /// Decide by these rules, too, instead of showing what was recorded
+    #[arg(long, value_name = "PATH")]
+    old: Option<PathBuf>,
+    #[command(flatten)]
+    files: Files,
+}
+
 impl Cli {
     const fn serves(&self) -> bool {
         matches!(self.command, None | Some(Command::Serve(_)))
@@ -221,6 +277,9 @@ pub(crate) fn run(cli: Cli, ignored: &[String]) -> Result<ExitCode, Box<dyn Erro
             Explained::InvalidRules => false,
         },
         Some(Command::Simulate(simulate)) => simulate.run(out).map(|()| true)?,
+        Some(Command::Record(record)) => command::record(&record, environment, out)?,
+        Some(Command::Replay(replay)) if replay.run(out)? => true,
+        Some(Command::Replay(_)) => return Ok(ExitCode::from(ABOVE_INCREASE)),
         Some(Command::Token(token)) => command::token(&token, environment, out).map(|()| true)?,
         Some(Command::Completions(completions)) => {
             completions.print(&mut Cli::command(), out).map(|()| true)?
@@ -230,6 +289,13 @@ pub(crate) fn run(cli: Cli, ignored: &[String]) -> Result<ExitCode, Box<dyn Erro
             command::data(&data, environment, io::stdin().lock(), out).map(|()| true)?
         }
         Some(Command::Hot(hot)) => command::hot(&hot, environment, out)?,
+        Some(Command::Top(top)) => command::top(&top, environment, out).map(|()| true)?,
+        Some(Command::Why(why)) => {
+            if !command::why(&why, environment, io::stdin().lock(), out)? {
+                return Ok(ExitCode::from(OVER_LIMIT));
+            }
+            true
+        }
         Some(Command::Health(check)) => command::health(&check, environment, out)?,
         Some(Command::Call(call)) => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -287,6 +353,21 @@ impl SimulateRule {
             None => None,
         };
         command::simulate(&self.simulate, descriptor, out)
+    }
+}
+
+// === impl ReplayRules ===
+
+impl ReplayRules {
+    fn run(&self, out: &mut impl Write) -> Result<bool, Box<dyn Error>> {
+        let load = |path| self.files.load(path).map(|(_, loaded)| loaded);
+        let decisions = settings::decisions(&ProcessEnvironment)?;
+        let rules = ReplayedRules {
+            new: load(self.config.as_deref())?,
+            old: self.old.as_deref().map(|old| load(Some(old))).transpose()?,
+            settings: ReplaySettings { modes: decisions.modes, scope: decisions.scope },
+        };
+        command::replay(&self.replay, rules, out)
     }
 }
 

@@ -104,7 +104,7 @@ pub enum CallOutcome {
 /// Sends the request of `call`, and prints the reply to `out`.
 pub async fn call(call: &Call, out: &mut impl Write) -> CommandResult<CallOutcome> {
     let mut request = call.request();
-    let (target, tls) = (target(&call.address)?, call.tls.of(&call.address)?);
+    let (target, tls) = (target(&call.address)?, call.tls.of(&call.address, ALPN_H2)?);
     let channel = connect(&target, tls.as_ref(), CONNECT_TIMEOUT)
         .await
         .map_err(failed(format!("cannot reach {}", call.address)))?;
@@ -199,7 +199,7 @@ fn target(address: &str) -> CommandResult<Address> {
     Address::parse_grpc(rest).ok_or_else(invalid)
 }
 
-fn without_scheme<'a>(address: &'a str, scheme: &str) -> Option<&'a str> {
+pub(super) fn without_scheme<'a>(address: &'a str, scheme: &str) -> Option<&'a str> {
     let (start, rest) = address.split_at_checked(scheme.len())?;
     start.eq_ignore_ascii_case(scheme).then_some(rest)
 }
@@ -210,7 +210,7 @@ impl CallTls {
     const NAMES: ClientTlsNames =
         ClientTlsNames { ca: "--tls-ca", certificate: "--tls-cert", key: "--tls-key" };
 
-    fn of(&self, address: &str) -> CommandResult<Option<StreamTls>> {
+    pub(super) fn of(&self, address: &str, alpn: &[u8]) -> CommandResult<Option<StreamTls>> {
         let Self { ca, certificate, key, server_name } = self;
         let is_given = ca.is_some() || certificate.is_some() || server_name.is_some();
         if without_scheme(address, "http://").is_some() && is_given {
@@ -221,7 +221,7 @@ impl CallTls {
         }
         let client = certificate.clone().zip(key.clone());
         let files = ClientTls { ca: ca.clone(), client, any_name: false };
-        let config = files.load(&Self::NAMES, &[ALPN_H2])?;
+        let config = files.load(&Self::NAMES, &[alpn])?;
         Ok(Some(StreamTls { config, server_name: server_name.clone() }))
     }
 }

@@ -7,7 +7,7 @@ use clap::Args;
 use super::{
     error::{CommandResult, failed},
     lines::write_lines,
-    local_page::{LocalPage, get_page, is_ok, parse_address},
+    local_page::{LocalPage, PagePlace, get_page, is_ok, parse_address},
 };
 use crate::settings::{self, Environment};
 
@@ -30,8 +30,9 @@ pub fn health(
 ) -> CommandResult<bool> {
     let listening = || settings::http_address(environment);
     let timeout = Duration::from_millis(check.timeout);
-    let page = LocalPage { path: "/healthcheck", port: "HTTP port, 8080 by default", accept: "*/*" };
-    let (head, body) = get_page(page, check.address.as_deref(), listening, timeout)?;
+    let page = LocalPage::get("/healthcheck", "HTTP port, 8080 by default", "*/*");
+    let place = PagePlace { address: check.address.as_deref(), tls: None, timeout };
+    let (head, body) = get_page(page, place, listening)?;
     write_lines(out, &format!("{}\n", body.trim())).map_err(failed("cannot print the result"))?;
     Ok(is_ok(&head))
 }

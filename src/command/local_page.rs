@@ -1,15 +1,27 @@
-//! Reads a page of a running weir on this host, without a client of HTTP: for commands in a container without a shell.
+//! Asks a page of a running weir, without a client of HTTP: for commands in a container without a shell.
 
 use std::{
-    io::{self, Read as _, Write as _},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs as _},
-    time::{Duration, Instant},
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    runtime,
+    time::timeout,
+};
+use tokio_rustls::rustls::pki_types::ServerName;
+use weir_net::{
+    Address,
+    stream::{StreamTls, open},
 };
 
 use super::error::{CommandResult, failed};
 use crate::settings::{ListenAddress, SettingErrors};
 
-const MAX_RESPONSE: usize = 64 * 1024;
+/// The largest response of a page of text, in bytes.
+const MAX_TEXT: usize = 64 * 1024;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LocalPage<'a> {
@@ -17,6 +29,41 @@ pub(super) struct LocalPage<'a> {
     /// The port that has it, in words.
     pub(super) port: &'static str,
     pub(super) accept: &'static str,
+    /// Sent with POST, as JSON; none for GET.
+    pub(super) body: Option<&'a str>,
+    pub(super) token: Option<&'a str>,
+    /// The largest response, in bytes.
+    pub(super) most: usize,
+}
+
+/// Where a page is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PagePlace<'a> {
+    /// `HOST:PORT`; none for this host.
+    pub(super) address: Option<&'a str>,
+    pub(super) tls: Option<&'a StreamTls>,
+    pub(super) timeout: Duration,
+}
+
+// === impl LocalPage ===
+
+impl<'a> LocalPage<'a> {
+    pub(super) const fn get(path: &'a str, port: &'static str, accept: &'static str) -> Self {
+        Self { path, port, accept, body: None, token: None, most: MAX_TEXT }
+    }
+
+    fn request(&self, host: &str) -> String {
+        let Self { path, accept, body, token, .. } = self;
+        let method = if body.is_some() { "POST" } else { "GET" };
+        let token = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
+        let length =
+            body.map(|body| format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len()));
+        format!(
+            "{method} {path} HTTP/1.1\r\nhost: {host}\r\naccept: {accept}\r\n{token}{}connection: close\r\n\r\n{}",
+            length.unwrap_or_default(),
+            body.unwrap_or_default()
+        )
+    }
 }
 
 pub(super) fn parse_address(text: &str) -> Result<String, &'static str> {
@@ -26,14 +73,13 @@ pub(super) fn parse_address(text: &str) -> Result<String, &'static str> {
     }
 }
 
-/// Asks `address`, or else the first reachable one of `listening`. Returns the head and the body.
+/// Asks the address of `place`, or else the first reachable one of `listening`. Returns the head and the body.
 pub(super) fn get_page(
     page: LocalPage<'_>,
-    address: Option<&str>,
+    place: PagePlace<'_>,
     listening: impl FnOnce() -> Result<ListenAddress, SettingErrors>,
-    timeout: Duration,
 ) -> CommandResult<(String, String)> {
-    let addresses: Vec<SocketAddr> = if let Some(address) = address {
+    let addresses: Vec<SocketAddr> = if let Some(address) = place.address {
         let no_reply = || failed(format!("no reply from {address}"));
         let found: Vec<SocketAddr> = address.to_socket_addrs().map_err(no_reply())?.collect();
         if found.is_empty() {
@@ -45,7 +91,8 @@ pub(super) fn get_page(
         let to_address = |host| SocketAddr::new(host, listening.port);
         reachable(listening.host).into_iter().map(to_address).collect()
     };
-    let (address, reply) = get_first(page, &addresses, timeout)?;
+    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+    let (address, reply) = runtime.block_on(get_first(page, place, &addresses))?;
     let (head, body) = reply.split_once("\r\n\r\n").unwrap_or((&reply, ""));
     if status(head) == Some("404") && body.trim().is_empty() {
         let LocalPage { path, port, .. } = page;
@@ -63,7 +110,7 @@ fn status(head: &str) -> Option<&str> {
 }
 
 /// Addresses of this host at which a server may be that listens on `host`.
-fn reachable(host: IpAddr) -> Vec<IpAddr> {
+pub(super) fn reachable(host: IpAddr) -> Vec<IpAddr> {
     match host {
         IpAddr::V4(any) if any.is_unspecified() => vec![Ipv4Addr::LOCALHOST.into()],
         // usually both; containers often have no IPv6 address, although they can listen on `::`
@@ -74,14 +121,15 @@ fn reachable(host: IpAddr) -> Vec<IpAddr> {
     }
 }
 
-fn get_first(
+async fn get_first(
     page: LocalPage<'_>,
+    place: PagePlace<'_>,
     addresses: &[SocketAddr],
-    timeout: Duration,
 ) -> CommandResult<(SocketAddr, String)> {
     let mut first = None;
     for &address in addresses {
-        match get(page, address, timeout) {
+        let reply = timeout(place.timeout, get(page, place, address)).await;
+        match reply.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into())) {
             Ok(reply) => return Ok((address, reply)),
             Err(error) => first = first.or(Some(failed(format!("no reply from {address}"))(error))),
         }
@@ -90,36 +138,28 @@ fn get_first(
 }
 
 /// The response is not chunked, and ends with the connection.
-fn get(
-    LocalPage { path, accept, .. }: LocalPage<'_>,
-    address: SocketAddr,
-    timeout: Duration,
-) -> io::Result<String> {
-    let deadline = Instant::now() + timeout;
-    let left = || -> io::Result<Duration> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
-    };
-    let mut stream = TcpStream::connect_timeout(&address, timeout)?;
-    stream.set_write_timeout(Some(left()?))?;
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nhost: {address}\r\naccept: {accept}\r\nconnection: close\r\n\r\n"
-    )?;
+async fn get(page: LocalPage<'_>, place: PagePlace<'_>, address: SocketAddr) -> CommandResult<String> {
+    // with TLS, the name counts; otherwise an address needs no name that the server knows
+    let named = place.address.filter(|_| place.tls.is_some());
+    let host = named.map_or_else(|| address.to_string(), str::to_owned);
+    let name = named.and_then(|named| named.rsplit_once(':')).map(|(name, _)| name.trim_matches(['[', ']']));
+    let name = name.and_then(|name| ServerName::try_from(name.to_owned()).ok());
+    let tls = place
+        .tls
+        .map(|tls| StreamTls { config: tls.config.clone(), server_name: tls.server_name.clone().or(name) });
+    let peer = Address::tcp(&address.ip().to_string(), address.port());
+    let mut stream = open(&peer, tls.as_ref()).await?;
+    stream.write_all(page.request(&host).as_bytes()).await?;
+    stream.flush().await?;
     let mut reply = Vec::new();
-    loop {
-        stream.set_read_timeout(Some(left()?))?;
-        let mut part = [0; 1024];
-        let read = stream.read(&mut part).map_err(|error| match error.kind() {
-            // what a read timeout is called on Linux
-            io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
-            _ => error,
-        })?;
-        reply.extend_from_slice(&part[..read]);
-        if read == 0 || reply.len() > MAX_RESPONSE {
-            return Ok(String::from_utf8_lossy(&reply).into_owned());
-        }
+    let most = u64::try_from(page.most).unwrap_or(u64::MAX);
+    match (&mut stream).take(most).read_to_end(&mut reply).await {
+        Ok(_) => {}
+        // a server need not say that its side of TLS has ended
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && !reply.is_empty() => {}
+        Err(error) => return Err(error.into()),
     }
+    Ok(String::from_utf8_lossy(&reply).into_owned())
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! The commands besides `serve`.
 
+pub mod admin;
 pub mod call;
 mod check;
 pub mod data;
+mod debug_api;
 mod descriptors;
 mod error;
 mod explain;
@@ -11,11 +13,16 @@ pub mod hot;
 mod lines;
 mod local_page;
 mod progress;
+pub mod record;
+pub mod replay;
+mod replay_page;
 pub mod simulate;
 mod simulate_rule;
 mod simulate_share;
 mod simulate_wait;
 pub mod token;
+pub mod top;
+pub mod why;
 
 pub use call::call;
 pub use check::{CheckFormat, CheckOptions, check};
@@ -25,6 +32,10 @@ pub use error::CommandResult;
 pub use explain::{Explained, ExplainedRequest, explain};
 pub use health::health;
 pub use hot::hot;
+pub use record::record;
+pub use replay::{ReplayedRules, replay};
 pub use simulate::simulate;
 pub use simulate_rule::DescriptorToSimulate;
 pub use token::token;
+pub use top::top;
+pub use why::why;

@@ -77,7 +77,7 @@ impl ProgressBar {
             let _ = write!(io::stderr(), "\r[{:-<BAR$}] {percentage:>3} %", "#".repeat(full));
         } else {
             self.next = now + LINES;
-            let _ = writeln!(io::stderr(), "simulating: {percentage} % done");
+            let _ = writeln!(io::stderr(), "{percentage} % done");
         }
     }
 

@@ -17,6 +17,7 @@ mod otlp;
 mod otlp_metrics;
 mod parse;
 mod reader;
+mod recording;
 mod redis_port;
 mod resolve;
 mod stores;
@@ -34,7 +35,7 @@ pub(crate) use parse::duration as parse_duration;
 pub use reader::SettingErrors;
 pub use resolve::{
     GrpcAddress, GrpcSettings, ListenAddress, LogSettings, PrometheusSettings, RedisPortSettings,
-    RulesSettings, Settings, StopSettings, debug_address, file_options, http_address, log_format, rules_dir,
-    shared_counts,
+    RulesSettings, Settings, StopSettings, debug_address, decisions, file_options, http_address, log_format,
+    rules_dir, shared_counts,
 };
 pub use table::help;

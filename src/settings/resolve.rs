@@ -37,6 +37,7 @@ use super::{
     mogrifiers::mogrifiers,
     otlp_metrics, parse,
     reader::{MAX_SHOWN, SettingErrors, SettingReader},
+    recording::recording,
     redis_port,
     stores::Backend,
     tls, trace, unknown, unsupported, xds,
@@ -261,6 +262,11 @@ pub fn shared_counts(environment: &dyn Environment) -> Result<(SharedCounts, Sco
     })
 }
 
+/// Resolves what applies to all rules from `environment`, for commands that decide by them.
+pub fn decisions(environment: &dyn Environment) -> Result<weir_limiter::DecisionSettings, SettingErrors> {
+    resolve_only(environment, limiter)
+}
+
 /// Resolves the address of the debug port from `environment`, for commands that call it.
 pub fn debug_address(environment: &dyn Environment) -> Result<ListenAddress, SettingErrors> {
     resolve_only(environment, read_debug_address)
@@ -454,6 +460,7 @@ fn limiter(read: &mut SettingReader<'_>) -> weir_limiter::DecisionSettings {
                 ("all", ReportedRejections::All),
             ],
         ),
+        recording: recording(read),
     }
 }
 

@@ -170,6 +170,10 @@ const OTHERS: &[(&str, &[Setting])] = &[
         switch("WEIR_LOG_VALUES").means("these lines have descriptor values"),
         shown("WEIR_HOT_KEYS", "shown")
             .means("values on [`/hot`](how-to.md#find-a-hot-key): `shown`, `masked`; `off` disables the page"),
+        shown("WEIR_RECORD", "off")
+            .means("time for which [requests are kept](replay.md), 1s to 24h, such as `15m`; `off` until somebody asks \
+                for a recording"),
+        shown("WEIR_RECORD_BYTES", "64MiB").means("most memory for them, 16MiB to 64MiB"),
     ]),
     ("Stats", &[
         switch("DISABLE_STATS"),

@@ -30,7 +30,7 @@ mod scenario;
 mod shares;
 mod shares_chart;
 mod suggest;
-mod svg;
+pub(crate) mod svg;
 mod table;
 mod wait_metrics;
 mod waiting;

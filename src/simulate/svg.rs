@@ -3,12 +3,12 @@
 use std::fmt::{self, Write as _};
 
 /// The width of a page, and the room beside its panels.
-pub(super) const WIDTH: f64 = 900.0;
-pub(super) const LEFT: f64 = 72.0;
-pub(super) const HEAD: f64 = 74.0;
+pub(crate) const WIDTH: f64 = 900.0;
+pub(crate) const LEFT: f64 = 72.0;
+pub(crate) const HEAD: f64 = 74.0;
 
 /// The right end of the panels.
-pub(super) const RIGHT: f64 = WIDTH - 20.0;
+pub(crate) const RIGHT: f64 = WIDTH - 20.0;
 
 /// The colors are no CSS variables, since not every viewer supports them.
 const LIGHT: &str = "\
@@ -19,13 +19,13 @@ const DARK: &str = "\
 .page { fill: #0d1117 } text { fill: #e6edf3 } .faint { fill: #8d96a0 } .grid { stroke: #3d444d }
 .admitted { fill: #4c8ed9 }";
 
-pub(super) struct Drawing(String);
+pub(crate) struct Drawing(String);
 
 // === impl Drawing ===
 
 impl Drawing {
     /// `light` and `dark` are the styles of what only this chart has.
-    pub(super) fn new(height: f64, title: &str, light: &str, dark: &str) -> Self {
+    pub(crate) fn new(height: f64, title: &str, light: &str, dark: &str) -> Self {
         let title = escaped(title);
         let mut drawing = Self(format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
@@ -38,37 +38,37 @@ impl Drawing {
     }
 
     /// An entry of the legend at `x`: an area of this class, and its meaning.
-    pub(super) fn legend(&mut self, class: &str, x: f64, meaning: &str) {
+    pub(crate) fn legend(&mut self, class: &str, x: f64, meaning: &str) {
         self.rect(class, [LEFT + x, 33.0, 14.0, 10.0]);
         self.text("", [LEFT + x + 20.0, 42.0], meaning);
     }
 
-    pub(super) fn text(&mut self, class: &str, [x, y]: [f64; 2], text: impl fmt::Display) {
+    pub(crate) fn text(&mut self, class: &str, [x, y]: [f64; 2], text: impl fmt::Display) {
         self.put(format_args!("<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{text}</text>"));
     }
 
-    pub(super) fn line(&mut self, class: &str, [x1, y1]: [f64; 2], [x2, y2]: [f64; 2]) {
+    pub(crate) fn line(&mut self, class: &str, [x1, y1]: [f64; 2], [x2, y2]: [f64; 2]) {
         self.put(format_args!(
             "<line class=\"{class}\" x1=\"{x1:.1}\" x2=\"{x2:.1}\" y1=\"{y1:.1}\" y2=\"{y2:.1}\"/>"
         ));
     }
 
-    pub(super) fn rect(&mut self, class: &str, [x, y, width, height]: [f64; 4]) {
+    pub(crate) fn rect(&mut self, class: &str, [x, y, width, height]: [f64; 4]) {
         self.put(format_args!(
             "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"/>"
         ));
     }
 
-    pub(super) fn put(&mut self, element: fmt::Arguments<'_>) {
+    pub(crate) fn put(&mut self, element: fmt::Arguments<'_>) {
         // writing to a string cannot fail
         let _ = writeln!(self.0, "{element}");
     }
 
-    pub(super) fn end(self) -> String {
+    pub(crate) fn end(self) -> String {
         self.0 + "</svg>\n"
     }
 }
 
-pub(super) fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

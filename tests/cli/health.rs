@@ -33,7 +33,7 @@ fn health_is_that_of_the_server_of_the_same_environment() {
     }
     let hot = run(&["hot", "--json", "--address", weir.address("debug")], &[]);
     let page: serde_json::Value = serde_json::from_str(&stdout(&hot)).expect("valid JSON");
-    assert_eq!(page["enabled"], true, "{page}");
+    assert_eq!((&page["window"], &page["items"]), (&"1m".into(), &serde_json::json!([])), "{page}");
 }
 
 #[test]

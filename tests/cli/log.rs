@@ -16,7 +16,7 @@ use crate::{
 const JSON: (&str, &str) = ("LOG_FORMAT", "json");
 
 /// Sends `bodies` to `/json`, one after the other.
-fn post(address: &str, bodies: &[&str]) {
+pub(crate) fn post(address: &str, bodies: &[&str]) {
     let mut stream = TcpStream::connect(address).expect("it listens");
     for (i, body) in bodies.iter().enumerate() {
         let connection = if i + 1 == bodies.len() { "close" } else { "keep-alive" };

@@ -1,11 +1,13 @@
 //! Tests the program's commands, exit codes and signals.
 
+mod admin;
 mod completions;
 mod config_map;
 mod credentials;
 mod health;
 mod log;
 mod man;
+mod replay;
 mod rules;
 mod secrets;
 mod simulate;

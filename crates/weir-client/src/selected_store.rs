@@ -87,6 +87,10 @@ impl AnyStore {
 }
 
 impl Store for AnyStore {
+    fn clock_offset(&self) -> i64 {
+        with_any!(self, store => store.clock_offset())
+    }
+
     fn longest_wait(&self) -> Duration {
         with_any!(self, store => store.longest_wait())
     }

@@ -53,6 +53,10 @@ pub(super) struct DecisionContext<'a> {
 // === impl Coordinated ===
 
 impl<R: Remote> Store for Coordinated<R> {
+    fn clock_offset(&self) -> i64 {
+        self.client.store_clock.offset()
+    }
+
     fn longest_wait(&self) -> Duration {
         self.client.settings.budget.into()
     }

@@ -192,6 +192,11 @@ impl CompiledRule {
         self.has_extras
     }
 
+    /// Returns whether a pattern stands for some of its values, so that descriptors with other values have the same counter.
+    pub const fn has_shared_values(&self) -> bool {
+        self.has_shared_values
+    }
+
     pub(super) fn shared(&self, i: usize) -> Option<&str> {
         if self.has_shared_values { self.levels[i].shared.as_deref() } else { None }
     }

@@ -404,6 +404,7 @@ impl<S: Store> Limiter<S> {
 
     /// Gives hits back while they count: to a window that is open, and to a bucket less what has flowed in since.
     pub fn put_back(&self, receipt: Receipt, now: Timestamp) {
+        self.recorder().note_unnamed();
         let loaded = self.loaded.load();
         let rule = loaded.as_ref().and_then(|loaded| RuleRef::Compiled(loaded.rules.rules().first()?).id());
         let is_old = rule.is_none_or(|rule| receipt.is_older_than(rule));

@@ -174,6 +174,9 @@ impl<S: Store> Limiter<S> {
         });
         // a store that does not reply gives the places up
         let _ = self.end(&loaded, domain, running.collect(), true, now).await;
+        if self.recorder.is_on() {
+            self.record_undone(domain, name, now);
+        }
     }
 
     /// Ends `running` requests, in their order, and counts what they cost beyond what they have reserved.
@@ -449,7 +452,7 @@ const STOPPED: LimitError =
 const RETRY: Period = Period::from_secs(1);
 
 /// Whether check `i` is beside a place that was refused.
-fn is_refused(matched: &Matched<'_>, placed: &PlaceDecisions, i: usize) -> bool {
+pub(super) fn is_refused(matched: &Matched<'_>, placed: &PlaceDecisions, i: usize) -> bool {
     matched.places.iter().zip(&placed.decisions).any(|((descriptor, _), decision)| {
         matched.matches[*descriptor].check() == Some(i) && decision.is_some_and(|decision| decision.over)
     })

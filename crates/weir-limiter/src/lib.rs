@@ -9,6 +9,7 @@
 //! | write rules, and read verdicts | [`limit`] |
 //! | keep counters, and tell the time | [`store`], [`clock`] |
 //! | read statistics | [`observe`] |
+//! | record requests | [`Limiter::recorder`] |
 
 mod acquire;
 mod asking;
@@ -18,6 +19,7 @@ mod in_flight;
 mod key;
 mod key_text;
 mod look;
+mod recorded;
 mod rejections;
 mod reserve;
 mod reset;
@@ -51,7 +53,10 @@ pub use weir_limit as limit;
 pub use weir_observe as observe;
 pub use weir_store::{self as store, clock};
 
-use self::{asking::AskingLines, in_flight::Serials, rejections::LastReports, reserve::CostTable};
+use self::{
+    asking::AskingLines, in_flight::Serials, recorded::RequestRecorder, rejections::LastReports,
+    reserve::CostTable,
+};
 use weir_limit::{
     Basis, Code, CompiledRule, Decision, Descriptor, DescriptorMatch, Direction, Entry, GiveBack, Hits,
     Limit, LimitCheck, LimitMatch, Matched, Modes, PlaceDecisions, Request, Root, RulePath, RuleSet, Scope,
@@ -61,6 +66,7 @@ use weir_observe::{
     DecisionRecord, Metric, OwnCounts, RareCounts, RuleCounts, RuleLimit, RuleStats, Source, Stats,
     hot_keys::{HotKeyValues, HotKeys, HotName, Sample},
 };
+use weir_recording::RecordingSettings;
 use weir_store::{Decisions, MemoryStore, Store, StoreError, TakeOptions, TakeRequest};
 
 /// The longest keys and values of a hot key that are kept whole, in bytes, and the most of them.
@@ -78,6 +84,7 @@ pub struct Limiter<S> {
     settings: DecisionSettings,
     hot_keys: Option<Box<HotKeys>>,
     rejection_log: Option<Arc<dyn RejectionLog>>,
+    recorder: RequestRecorder,
     serials: Serials,
     costs: CostTable,
     asking: Arc<AskingLines>,
@@ -96,6 +103,8 @@ pub struct DecisionSettings {
     pub hot_keys: HotKeyValues,
     /// `WEIR_LOG_REJECTIONS`: the rejections that the log of rejections receives, if there is one.
     pub reported_rejections: ReportedRejections,
+    /// `WEIR_RECORD`: what is recorded, once [`Limiter::recorder`] is started.
+    pub recording: RecordingSettings,
 }
 
 #[derive(Debug)]
@@ -146,6 +155,7 @@ impl Default for DecisionSettings {
             near_limit_ratio: 0.8,
             hot_keys: HotKeyValues::default(),
             reported_rejections: ReportedRejections::default(),
+            recording: RecordingSettings::default(),
         }
     }
 }
@@ -156,6 +166,7 @@ impl<S: Store> Limiter<S> {
     pub fn new(store: S, stats: Arc<Stats>, settings: DecisionSettings) -> Self {
         let hot_keys = (settings.hot_keys != HotKeyValues::Off).then(Box::default);
         let asking = AskingLines::new(store.wait_room().cloned().unwrap_or_default());
+        let recorder = RequestRecorder::new(settings.recording.max_bytes);
         Self {
             asking: Arc::new(asking),
             loaded: ArcSwapOption::empty(),
@@ -165,6 +176,7 @@ impl<S: Store> Limiter<S> {
             settings,
             hot_keys,
             rejection_log: None,
+            recorder,
             serials: Serials::default(),
             costs: CostTable::default(),
             lines_are_stale: Default::default(),
@@ -192,6 +204,7 @@ impl<S: Store> Limiter<S> {
         let has_places = rules.rules().iter().any(|rule| rule.places().is_some());
         self.loaded.store(Some(Arc::new(LoadedRules { rules, stats, last_reports, has_places })));
         self.generation.fetch_add(1, Ordering::Release);
+        self.recorder().append_reload();
         self.refresh_lines();
     }
 
@@ -202,6 +215,10 @@ impl<S: Store> Limiter<S> {
     /// Returns whether the requests of a rule have places, which end.
     pub fn has_places(&self) -> bool {
         self.loaded.load().as_deref().is_some_and(|loaded| loaded.has_places)
+    }
+
+    pub const fn modes(&self) -> &Modes {
+        &self.settings.modes
     }
 
     pub const fn scope(&self) -> Scope {
@@ -289,6 +306,9 @@ impl<S: Store> Limiter<S> {
         self.record_verdict(loaded, &verdict, now, || {
             (found.check(request.domain, descriptor).into_iter().collect(), decision.into_iter().collect())
         });
+        if self.recorder.is_on() {
+            self.record_limits(request, &verdict, scope, now, &[(&found, decision)]);
+        }
         Ok(conclude(encode, &verdict, &found))
     }
 
@@ -325,6 +345,10 @@ impl<S: Store> Limiter<S> {
             }
         }
         let verdict = Verdict::of_statuses(statuses, &self.settings.modes);
+        if self.recorder.is_on() {
+            let decided = recorded::decided(&matches, &decisions);
+            self.record_limits(request, &verdict, scope, now, &decided);
+        }
         self.record_verdict(loaded, &verdict, now, || {
             let checks = matches.iter().zip(&request.descriptors);
             let checks = checks.filter_map(|(found, descriptor)| found.check(request.domain, descriptor));
@@ -496,6 +520,9 @@ impl<S: Store> Limiter<S> {
         }
         if request.descriptors.iter().any(|descriptor| descriptor.refund) {
             self.record_returns(loaded, request, matched, decisions);
+        }
+        if self.recorder.is_on() {
+            self.record_matched(request, matched, (decisions, placed), &verdict, now);
         }
         encode(&verdict)
     }
@@ -860,6 +887,7 @@ impl<S: Store + Source> Source for Limiter<S> {
     fn metrics(&self) -> Vec<Metric> {
         let rules = self.rules(|rules| rules.rules().len()).unwrap_or_default();
         let mut metrics = vec![Metric::gauge("weir.rules", "Loaded rules.", rules as u64)];
+        metrics.extend(self.recorder().metrics());
         metrics.extend(self.store().metrics());
         metrics
     }

@@ -74,6 +74,9 @@ impl<S: Store> Limiter<S> {
             outcome.places = freed.map_err(LimitError::from)?;
             self.asking.places.note_end(check.key, clock.now());
         }
+        if !checks.is_empty() {
+            self.recorder().append_reset(domain, &request.descriptors[0], clock.now());
+        }
         Ok(outcome)
     }
 

@@ -104,6 +104,9 @@ pub struct HotKey {
     pub used: f32,
 }
 
+/// The keys and values of a descriptor.
+pub type HotEntries = Box<[(Box<str>, Box<str>)]>;
+
 /// What names a counter to a person.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HotName {
@@ -115,7 +118,7 @@ pub struct HotName {
     pub rule: Option<Box<str>>,
     pub domain: Box<str>,
     /// The keys and values; none if they are too long to be kept.
-    pub entries: Option<Box<[(Box<str>, Box<str>)]>>,
+    pub entries: Option<HotEntries>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

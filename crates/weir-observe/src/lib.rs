@@ -23,7 +23,7 @@ mod reserve_stats;
 pub mod rule_limit;
 pub mod rule_stats;
 pub mod sanitize;
-mod sharded;
+pub mod sharded;
 pub mod spelling;
 pub mod stats;
 pub mod template;

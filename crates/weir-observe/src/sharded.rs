@@ -25,7 +25,7 @@ thread_local! {
 
 /// A value with a place for each thread. What was written stays when a thread ends, whose place another one may take.
 #[derive(Debug)]
-pub(super) struct Sharded<T>(Box<[ShardedPlace<T>]>);
+pub struct Sharded<T>(Box<[ShardedPlace<T>]>);
 
 /// A place shares no cache line with others; processors fetch lines in pairs.
 #[derive(Debug, Default)]
@@ -42,7 +42,21 @@ impl<T: Default> Default for Sharded<T> {
 
 impl<T> Sharded<T> {
     pub(super) fn of(make: impl Fn() -> T) -> Self {
-        Self((0..*PLACES).map(|_| ShardedPlace(make())).collect())
+        Self::of_at_least(1, make)
+    }
+
+    /// At least so many places, a power of two, for values that threads hold for a while.
+    pub fn of_at_least(places: usize, make: impl Fn() -> T) -> Self {
+        Self((0..places.max(*PLACES)).map(|_| ShardedPlace(make())).collect())
+    }
+
+    pub fn own(&self) -> &T {
+        // a power of two
+        &self.0[thread_number() & (self.0.len() - 1)].0
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().map(|place| &place.0)
     }
 }
 
@@ -50,15 +64,6 @@ impl<T: Default> Sharded<T> {
     /// One place that all threads share, for values that are too many for more.
     pub(super) fn single() -> Self {
         Self([ShardedPlace::default()].into())
-    }
-
-    pub(super) fn own(&self) -> &T {
-        // a power of two
-        &self.0[thread_number() & (self.0.len() - 1)].0
-    }
-
-    pub(super) fn all(&self) -> impl Iterator<Item = &T> {
-        self.0.iter().map(|place| &place.0)
     }
 }
 

@@ -242,6 +242,11 @@ pub trait Store: Send + Sync + 'static {
         SharedCounts::default()
     }
 
+    /// Returns what has to be added to the time here to have that of the store, in nanoseconds.
+    fn clock_offset(&self) -> i64 {
+        0
+    }
+
     /// The store in memory whose [lines](MemoryStore::enter) this store's callers wait in.
     fn memory(&self) -> Option<&MemoryStore> {
         None

@@ -413,7 +413,7 @@ impl LocalCounter {
         // those of the tier that has the fewest left
         let used = self.look(Hits(0), now).before;
         self.plan.usage.record(used.0, by_all, time);
-        self.last_reply.replied_at = now;
+        (self.last_reply.replied_at, self.last_reply.is_of_limit) = (now, true);
         self.plan_flush(now);
     }
 

@@ -109,6 +109,8 @@ struct LastReply {
     /// Sliding windows and buckets whose estimate has all that the store counted as of the last reply. While nobody
     /// else changes them, it is more exact than the store's state, which dates reported hits by the last of them.
     exact: TierSet,
+    /// Whether it was about the present limit. After another one, the store may have forgotten what others gave back.
+    is_of_limit: bool,
     /// The commands that it has not replied to.
     lost: u16,
     /// On the store's clock. The epoch before the first one.
@@ -189,6 +191,7 @@ impl LocalCounter {
             self.return_leases();
             let (path, over_limit_policy) = (self.target.path.clone(), check.over_limit_policy());
             self.target = Arc::new(Target { path, tiers: check.shared_tiers(), over_limit_policy });
+            self.last_reply.is_of_limit = false;
             self.plan_flush(now);
         }
         self.choice.rule = rule;
@@ -322,7 +325,8 @@ impl LocalCounter {
 
     /// Tiers whose estimate stays: nobody else has changed them since it was exact, or the store did not have them.
     const fn kept_in(&self, reply: &Reply) -> TierSet {
-        self.last_reply.exact.and(reply.own).or(reply.missing)
+        let own = self.last_reply.exact.and(reply.own);
+        if self.is_alone() || self.last_reply.is_of_limit { own.or(reply.missing) } else { own }
     }
 
     /// Returns whether all sliding windows and buckets are among `tiers`.

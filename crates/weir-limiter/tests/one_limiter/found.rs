@@ -563,3 +563,26 @@ fn a_cost_above_the_limit_stays_so_beside_hits_that_are_given_back() {
         }
     }
 }
+
+/// The store has forgotten by the faster refill of before that the bucket was full again.
+#[test]
+fn what_another_instance_gave_back_before_a_reload_stays_given_back() {
+    let ask = |instance, gives_back| {
+        Step::Request(instance, vec![Ask { key: 0, value: 1, hits: 1, gives_back, own: None }])
+    };
+    let wait = |millis| Step::Wait(Period::from_millis(millis));
+    let minutes = tier(1, 300_000, Algorithm::FixedWindow);
+    let mut case = case(vec![tier(25, 4_194_304, bucket(1)), minutes.clone()], &[]);
+    case.instances = 3;
+    let mut slower = case.limits[0].clone();
+    slower.tiers = vec![tier(1, 4_194_304, bucket(1)), minutes];
+    case.steps = vec![
+        ask(0, false),
+        ask(1, true),
+        wait(112_178),
+        Step::Reload(0, slower),
+        wait(55_941),
+        ask(0, false),
+    ];
+    assert_eq!(run(&case, Mode::Coordinated(Coordination::Strict)), Ok(()));
+}

@@ -29,6 +29,9 @@ pub use server::{ServerTls, ServerTlsFiles};
 /// The protocol of gRPC in ALPN. grpc-go rejects peers that do not negotiate it.
 pub const ALPN_H2: &[u8] = b"h2";
 
+/// The protocol of the HTTP ports in ALPN.
+pub const ALPN_HTTP1: &[u8] = b"http/1.1";
+
 /// The cryptography of all connections. With the feature `fips`, that of aws-lc's module under FIPS 140-3.
 fn provider() -> Arc<CryptoProvider> {
     #[cfg(not(feature = "fips"))]

@@ -47,18 +47,27 @@ impl HttpClient {
 
     /// Reads a body. Its connection's account holds it until the returned [`AccountHold`] is dropped.
     pub(super) async fn read(&self, body: Body) -> Result<(Bytes, AccountHold), BodyError> {
-        timeout(self.arrival, self.read_all(body)).await.unwrap_or_else(|_| {
+        self.read_up_to(body, MAX_MESSAGE).await
+    }
+
+    /// The same for a body of at most `most` bytes.
+    pub(super) async fn read_up_to(
+        &self,
+        body: Body,
+        most: usize,
+    ) -> Result<(Bytes, AccountHold), BodyError> {
+        timeout(self.arrival, self.read_all(body, most)).await.unwrap_or_else(|_| {
             self.account.exceeded().add(Bound::RequestTimeout);
             Err(BodyError::TimedOut(self.arrival))
         })
     }
 
-    async fn read_all(&self, mut body: Body) -> Result<(Bytes, AccountHold), BodyError> {
+    async fn read_all(&self, mut body: Body, most: usize) -> Result<(Bytes, AccountHold), BodyError> {
         let mut hold = self.account.hold(0)?;
         let mut whole = BytesMut::new();
         while let Some(frame) = body.frame().await.transpose()? {
             let Ok(part) = frame.into_data() else { continue };
-            if whole.len() + part.len() > MAX_MESSAGE {
+            if whole.len() + part.len() > most {
                 self.account.exceeded().add(Bound::MessageBytes);
                 return Err(BodyError::TooLarge);
             }

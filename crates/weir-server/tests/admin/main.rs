@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod api_page;
 mod client;
 mod contract;
 mod operations;

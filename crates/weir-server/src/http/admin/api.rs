@@ -43,6 +43,8 @@ pub struct ProcessFacts {
     /// The name of this instance, unique in its fleet.
     pub instance: String,
     pub bounds: RequestBounds,
+    /// How rule files are read.
+    pub options: weir_config::Options,
     /// The rule files; none if the rules are not from files.
     pub files: Option<RuleFiles>,
 }

@@ -13,7 +13,7 @@ use weir_limit::{
     Descriptor, DescriptorMatch, Entry, Hits, LimitCheck, Request, Tier, Timestamp, algorithm::CounterState,
 };
 use weir_limiter::{LimitError, Limiter, Looked, counter_number};
-use weir_observe::hot_keys::By;
+use weir_observe::hot_keys::{By, HotEntries};
 use weir_store::{CounterSight, SightSource, Store};
 
 use super::{
@@ -71,7 +71,7 @@ pub(in crate::http) fn below<S: Store>(
     domain: &str,
     entries: &[Entry<'_>],
     now: Timestamp,
-) -> Vec<Box<[(Box<str>, Box<str>)]>> {
+) -> Vec<HotEntries> {
     let Some(hot_keys) = limiter.hot_keys() else { return Vec::new() };
     let (mut seen, mut below) = (BTreeSet::new(), Vec::new());
     for by in [By::Hits, By::Rejections] {

@@ -25,6 +25,7 @@ mod login;
 mod permission;
 mod problem;
 pub(super) mod query;
+mod recording;
 mod reset;
 mod rules;
 mod sites;
@@ -32,6 +33,7 @@ mod stream;
 pub(super) mod time;
 mod tokens;
 mod traffic;
+mod trial;
 mod unmatched;
 mod why;
 mod wrong_tokens;
@@ -64,7 +66,7 @@ use super::{
     client::{BodyError, HttpClient},
     context::ServiceContext,
 };
-use crate::connections::AccountHold;
+use crate::{bounds::MAX_MESSAGE, connections::AccountHold};
 use weir_store::Store;
 
 /// The contract.
@@ -100,12 +102,12 @@ pub(super) fn router<S: Store>(context: &ServiceContext<S>, parts: AdminParts) -
     let reset = Router::new().route("/v1/reset", post(reset::post::<S>)).with_state(Arc::clone(&api));
     let files = Router::new().route("/v1/files", get(files::list::<S>)).with_state(Arc::clone(&api));
     let own = [
-        (Needs::Read, reading(api)),
+        (Needs::Read, reading(Arc::clone(&api))),
         (Needs::Read, unknown),
         (Needs::FullFromElsewhere, files),
         (Needs::Full, reset),
-        (Needs::Full, planned(&["/v1/recording"])),
-        (Needs::FullFromElsewhere, planned(&["/v1/try"])),
+        (Needs::Full, recording::router(&api)),
+        (Needs::FullFromElsewhere, trial::router(&api)),
     ];
     let open = console::router().merge(login::router(&permission, &context.audit));
     let guarded = own.into_iter().chain(more);
@@ -126,15 +128,6 @@ fn reading<S: Store>(api: Arc<AdminApi<S>>) -> Router {
         .route("/v1/audit", get(list_audit::<S>))
         .route("/v1/openapi.json", get(openapi))
         .with_state(api)
-}
-
-/// Operations of the contract that are not there yet. Each goes with the router that has it.
-fn planned(paths: &[&str]) -> Router {
-    paths.iter().fold(Router::new(), |routes, path| routes.route(path, any(not_yet)))
-}
-
-async fn not_yet() -> Problem {
-    Problem::new(StatusCode::NOT_IMPLEMENTED, "This version of weir does not have this operation.")
 }
 
 async fn unknown(uri: Uri) -> Problem {
@@ -188,7 +181,7 @@ async fn read_body(
         let detail = format!("The body exceeds {most} bytes.");
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
     };
-    let read = client.read(request.into_body()).await;
+    let read = client.read_up_to(request.into_body(), most.max(MAX_MESSAGE)).await;
     let (body, hold) = read.map_err(|error| match error {
         BodyError::TooLarge => too_large(),
         error => Problem::new(error.status(), format!("{error}.")),

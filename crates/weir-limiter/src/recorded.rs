@@ -1,0 +1,259 @@
+//! What a recording gets of each request, while requests are recorded.
+
+use smallvec::SmallVec;
+use weir_limit::{
+    Basis, Code, CounterKey, Decision, Descriptor, DescriptorMatch, Direction, Entry, Hits, IN_FLIGHT,
+    KeyHasher, LimitCheck, LimitMatch, Matched, OverLimitPolicy, PlaceDecisions, Request, RuleRef, Scope,
+    Status, Tier, Timestamp, Verdict,
+};
+use weir_observe::OwnCounts;
+use weir_recording::{FirstSight, RecordedKind, RecordedRequest, RecordedStatus, Recorder};
+use weir_store::Store;
+
+use super::{Limiter, in_flight};
+
+/// The most checks of a request that are compared with each other.
+const MAX_COMPARED: usize = 64;
+
+/// The recorder, and what finds the descriptors that have no counter of their own.
+#[derive(Debug)]
+pub(super) struct RequestRecorder {
+    recorder: Recorder,
+    hasher: KeyHasher,
+}
+
+// === impl RequestRecorder ===
+
+impl RequestRecorder {
+    pub(super) fn new(max_bytes: usize) -> Self {
+        Self { recorder: Recorder::new(max_bytes), hasher: KeyHasher::random() }
+    }
+
+    #[inline]
+    pub(super) fn is_on(&self) -> bool {
+        self.recorder.is_on()
+    }
+
+    /// None for a descriptor with a limit of its own, which is not a part of the key.
+    fn key_of(&self, domain: &str, descriptor: &Descriptor<'_>) -> Option<CounterKey> {
+        let key = || self.hasher.key(domain, &descriptor.entries, |_| None);
+        descriptor.limit.is_none().then(key)
+    }
+}
+
+impl<S: Store> Limiter<S> {
+    /// Records requests, once it is started.
+    pub const fn recorder(&self) -> &Recorder {
+        &self.recorder.recorder
+    }
+
+    /// Records a request that matches nothing but limits in memory.
+    #[inline(never)]
+    pub(super) fn record_limits(
+        &self,
+        request: &Request<'_>,
+        verdict: &Verdict<'_>,
+        scope: Scope,
+        now: Timestamp,
+        decided: &[DecidedMatch<'_, '_>],
+    ) {
+        let recorded = RecordedRequest {
+            is_over: verdict.code == Code::OverLimit,
+            is_shadowed: verdict.shadowed,
+            ..RecordedRequest::new(RecordedKind::Decision, now, request)
+        };
+        let status_of = |i: usize| {
+            let key = match decided[i].0 {
+                LimitMatch::Limited(limit, _) if !limit.rule.has_shared_values() => Some(limit.key),
+                _ => self.recorder.key_of(request.domain, &request.descriptors[i]),
+            };
+            status(&verdict.statuses[i], key, decided[i].1.as_ref())
+        };
+        let check_of = |i: usize| {
+            let (found, decision) = &decided[i];
+            found.check(request.domain, &request.descriptors[i]).zip(*decision)
+        };
+        let first_sight = |i: usize| {
+            let Some((check, _)) = check_of(i) else { return FirstSight::default() };
+            let all = (0..decided.len()).filter_map(check_of);
+            let all: Vec<_> = all
+                .take(MAX_COMPARED + 1)
+                .map(|(other, decision)| {
+                    let taken = taken(&other, &decision, scope);
+                    (other, taken)
+                })
+                .collect();
+            self.first_sight(&check, &all.iter().map(|(other, taken)| (other, *taken)), now)
+        };
+        self.recorder.recorder.append(&recorded, status_of, first_sight);
+    }
+
+    /// Records any other request.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn record_matched(
+        &self,
+        request: &Request<'_>,
+        matched: &Matched<'_>,
+        (decisions, placed): (&[Decision], Option<&PlaceDecisions>),
+        verdict: &Verdict<'_>,
+        now: Timestamp,
+    ) {
+        let has_name = verdict.in_flight.as_ref().is_some_and(|places| places.name.is_some());
+        let recorded = RecordedRequest {
+            is_over: verdict.code == Code::OverLimit,
+            is_shadowed: verdict.shadowed,
+            place: placed.and_then(|placed| placed.name).filter(|_| has_name),
+            ..RecordedRequest::new(kind_of(request, matched), now, request)
+        };
+        let check_of = |i: usize| matched.matches[i].check();
+        let status_of = |i: usize| {
+            let check = check_of(i).map(|check| &matched.checks[check]);
+            let own = check.filter(|check| {
+                matches!(check.rule, RuleRef::Compiled(rule) if !rule.has_shared_values())
+                    && check.entries.len() == request.descriptors[i].entries.len()
+            });
+            let key = match own {
+                Some(check) => Some(check.key),
+                None => self.recorder.key_of(request.domain, &request.descriptors[i]),
+            };
+            status(&verdict.statuses[i], key, check_of(i).map(|check| &decisions[check]))
+        };
+        let scope = self.scope_of(matched);
+        let is_void = scope == Scope::Request && decisions.iter().any(|decision| decision.over);
+        // what a rejected request with places has given back
+        let given_back = |i: usize| {
+            placed.filter(|_| recorded.is_over).map_or(Hits(0), |placed| returned(matched, placed, scope, i))
+        };
+        let first_sight = |i: usize| match &matched.matches[i] {
+            DescriptorMatch::Limited(found) => {
+                let check = &matched.checks[*found];
+                let enforced = matched.enforced().iter().zip(decisions).enumerate();
+                let all = enforced.map(|(i, (other, decision))| match taken(other, decision, scope) {
+                    Some(_) if is_void && !other.stands() => (other, Some(Hits(0))),
+                    taken => (other, taken.map(|taken| taken.minus(given_back(i)))),
+                });
+                self.first_sight(check, &all, now)
+            }
+            DescriptorMatch::Unlimited(rule) => {
+                FirstSight { rule: rule.path.to_string(), ..FirstSight::default() }
+            }
+            DescriptorMatch::NoLimit | DescriptorMatch::Running => FirstSight::default(),
+        };
+        self.recorder.recorder.append(&recorded, status_of, first_sight);
+    }
+
+    /// Records that the request of `name` ends as one that was not admitted.
+    #[cold]
+    pub(super) fn record_undone(&self, domain: &str, name: &str, now: Timestamp) {
+        let entry = Entry { key: IN_FLIGHT, value: name };
+        let request = Request::of(domain, &[entry]);
+        let recorded =
+            RecordedRequest { is_undone: true, ..RecordedRequest::new(RecordedKind::End, now, &request) };
+        let status_of = |_| RecordedStatus { is_free: true, ..RecordedStatus::default() };
+        self.recorder.recorder.append(&recorded, status_of, |_| FirstSight::default());
+    }
+
+    /// What is known of the counters of `check`, after a request with `all` of these checks, each with the hits that it has
+    /// taken.
+    fn first_sight<'c>(
+        &self,
+        check: &LimitCheck<'_>,
+        all: &(impl Iterator<Item = (&'c LimitCheck<'c>, Option<Hits>)> + Clone),
+        now: Timestamp,
+    ) -> FirstSight {
+        let rule = check.rule.compiled().map_or_else(|| check.rule_text(), |rule| rule.path.to_string());
+        let (counters, at) = match self.store.lines_for(check) {
+            Some(memory) => (memory.counters(check, now), now),
+            None => match self.store.estimate(check, now) {
+                Some(estimate) => (estimate.counters, estimate.at),
+                None => return FirstSight { rule, ..FirstSight::default() },
+            },
+        };
+        let known = check.own_tiers().iter().zip(counters);
+        let known = known.map(|(tier, counter)| {
+            let counted = counted(check, tier, all.clone())?;
+            Some((tier.clone(), counter, counted))
+        });
+        FirstSight { rule, counters: known.collect::<Option<_>>().unwrap_or_default(), at }
+    }
+}
+
+/// The hits that the counter of a `tier` of `check` has counted. None if it is not known, or there are so many checks that
+/// it would take too long.
+fn counted<'c>(
+    check: &LimitCheck<'_>,
+    tier: &Tier,
+    all: impl Iterator<Item = (&'c LimitCheck<'c>, Option<Hits>)>,
+) -> Option<Hits> {
+    let mut counted = Hits(0);
+    for (i, (other, taken)) in all.enumerate() {
+        if i >= MAX_COMPARED {
+            return None;
+        }
+        if other.key == check.key && other.tiers().iter().any(|other| other.shares_counter(tier)) {
+            counted = counted.plus(taken?);
+        }
+    }
+    Some(counted)
+}
+
+/// A descriptor's match, and the decision about it, if there was one.
+type DecidedMatch<'m, 'a> = (&'m LimitMatch<'a, &'a OwnCounts>, Option<Decision>);
+
+/// Those of a request, whose `decisions` are about the limits among `matches`.
+pub(super) fn decided<'m, 'a>(
+    matches: &'m [LimitMatch<'a, &'a OwnCounts>],
+    decisions: &[Decision],
+) -> SmallVec<[DecidedMatch<'m, 'a>; 2]> {
+    let mut decisions = decisions.iter().copied();
+    let mut of = |found: &'m LimitMatch<'a, &'a OwnCounts>| match found {
+        LimitMatch::Limited(..) => (found, decisions.next()),
+        LimitMatch::NoLimit | LimitMatch::Unlimited => (found, None),
+    };
+    matches.iter().map(&mut of).collect()
+}
+
+#[inline]
+fn status(status: &Status<'_>, key: Option<CounterKey>, decision: Option<&Decision>) -> RecordedStatus {
+    RecordedStatus {
+        key,
+        is_over: status.code == Code::OverLimit,
+        is_free: status.limit.is_none(),
+        is_fallback: decision.is_some_and(|decision| decision.basis == Basis::Fallback),
+        remaining: status.remaining,
+    }
+}
+
+/// The hits that a decision has taken. None if it gave some back: how many that were is not known.
+fn taken(check: &LimitCheck<'_>, decision: &Decision, scope: Scope) -> Option<Hits> {
+    let is_counted = !decision.over || check.over_limit_policy_in(scope) == OverLimitPolicy::Count;
+    match check.direction {
+        Direction::Take if is_counted => Some(check.hits),
+        Direction::Take | Direction::Look => Some(Hits(0)),
+        Direction::GiveBack => None,
+    }
+}
+
+/// What a rejected request has given back of the hits of check `i`.
+fn returned(matched: &Matched<'_>, placed: &PlaceDecisions, scope: Scope, i: usize) -> Hits {
+    let is_refused = placed.decisions.iter().flatten().any(|decision| decision.over);
+    if is_refused && scope == Scope::Request || in_flight::is_refused(matched, placed, i) {
+        return matched.checks[i].hits;
+    }
+    let mut asked = matched.places.iter();
+    let found = asked.find(|(descriptor, _)| matched.matches[*descriptor].check() == Some(i));
+    found.map_or(Hits(0), |(_, place)| place.reserved)
+}
+
+fn kind_of(request: &Request<'_>, matched: &Matched<'_>) -> RecordedKind {
+    if matched.has_ends {
+        RecordedKind::End
+    } else if matched.checks.iter().any(LimitCheck::is_cost) {
+        RecordedKind::Settlement
+    } else if request.descriptors.iter().any(|descriptor| descriptor.refund) {
+        RecordedKind::GiveBack
+    } else {
+        RecordedKind::Decision
+    }
+}

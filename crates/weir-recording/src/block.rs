@@ -1,0 +1,369 @@
+//! The block that a lane writes: records, and what names the descriptors in them.
+
+use smallvec::SmallVec;
+use weir_limit::{CounterKey, Descriptor, Hits, Period, PlaceName, Request, Timestamp};
+
+use crate::definition::{DescriptorText, FirstSight, put_definition};
+
+/// The bytes of a block.
+pub(crate) const CAPACITY: usize = 256 << 10;
+
+/// The slots in which a lane finds the descriptors of its block. More of them are defined more than once.
+pub(crate) const SLOTS: usize = 4_096;
+
+pub(crate) const DEFINITION: u8 = 0;
+pub(crate) const TIME: u8 = 7;
+
+/// The length of what each record begins with.
+pub(crate) const HEAD: usize = 8;
+
+/// The same with the time.
+const TIMED_HEAD: usize = HEAD + 4;
+
+/// The length of a record with a time that others are differences to.
+const TIME_LENGTH: u8 = 16;
+
+/// The length of a descriptor in a record.
+pub(crate) const STATUS: usize = 12;
+
+/// The flags of a record: the request was rejected; it would have been, but for the shadow mode of the service; the name of
+/// a request in flight follows; an end undoes a request.
+pub(crate) const OVER: u8 = 1;
+pub(crate) const SHADOWED: u8 = 2;
+pub(crate) const NAMED: u8 = 4;
+pub(crate) const UNDONE: u8 = 8;
+
+/// The flags of a descriptor: it was over its limit; gives hits back; says its hits itself; has more than four bytes hold;
+/// nothing limits it; the store gave no answer.
+pub(crate) const STATUS_OVER: u8 = 1;
+pub(crate) const REFUND: u8 = 2;
+pub(crate) const OWN_HITS: u8 = 4;
+pub(crate) const MANY_HITS: u8 = 8;
+pub(crate) const NO_LIMIT: u8 = 16;
+pub(crate) const FALLBACK: u8 = 32;
+
+/// What a record tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordedKind {
+    /// Descriptors take hits, or look at what is left.
+    Decision = 1,
+    /// A descriptor gives hits back.
+    GiveBack = 2,
+    /// A descriptor names a request in flight, which ends.
+    End = 3,
+    /// A descriptor has the cost of a request that was admitted before.
+    Settlement = 4,
+    /// A counter was reset.
+    Reset = 5,
+    /// New rules came into force.
+    Reload = 6,
+}
+
+/// A request, and what became of it as a whole.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordedRequest<'a, 'r> {
+    pub kind: RecordedKind,
+    pub at: Timestamp,
+    pub request: &'a Request<'r>,
+    pub is_over: bool,
+    /// Whether it would have been rejected, but for the shadow mode of the service.
+    pub is_shadowed: bool,
+    /// Whether it ends a request that was not admitted after all.
+    pub is_undone: bool,
+    /// The name of the places that it took.
+    pub place: Option<PlaceName>,
+}
+
+/// What became of a descriptor.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RecordedStatus {
+    /// That of its counter, if that has the descriptor's own values.
+    pub key: Option<CounterKey>,
+    pub is_over: bool,
+    /// Whether nothing limits it.
+    pub is_free: bool,
+    /// Whether the store gave no answer in time.
+    pub is_fallback: bool,
+    pub remaining: u32,
+}
+
+/// Why a record was not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unwritten {
+    Full,
+    TooLong,
+}
+
+/// A block that is complete.
+#[derive(Debug, Default)]
+pub(crate) struct RecordedBlock {
+    pub(crate) lane: u16,
+    pub(crate) begun: Timestamp,
+    pub(crate) last: Timestamp,
+    pub(crate) requests: u64,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Where a block's number of a descriptor is found.
+#[derive(Clone, Copy, Debug, Default)]
+struct DictionarySlot {
+    key: [u64; 2],
+    number: u32,
+    /// The block that has defined it.
+    block: u32,
+}
+
+/// The open block of a lane.
+#[derive(Debug, Default)]
+pub(crate) struct OpenBlock {
+    block: RecordedBlock,
+    /// The time that those of records are differences to.
+    base: u64,
+    descriptors: u32,
+    /// Counts blocks, from 1, so that no slot has to be emptied.
+    number: u32,
+    slots: Box<[DictionarySlot]>,
+    /// The longest time of a block, so that old requests can go.
+    pub(crate) longest: Period,
+}
+
+fn bytes_of(words: [u32; 3]) -> [u8; STATUS] {
+    let mut bytes = [0; STATUS];
+    for (bytes, word) in bytes.chunks_exact_mut(4).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+// === impl RecordedRequest ===
+
+impl<'a, 'r> RecordedRequest<'a, 'r> {
+    pub const fn new(kind: RecordedKind, at: Timestamp, request: &'a Request<'r>) -> Self {
+        Self { kind, at, request, is_over: false, is_shadowed: false, is_undone: false, place: None }
+    }
+
+    fn flags(&self) -> u8 {
+        let flag = |flag, is_set| if is_set { flag } else { 0 };
+        flag(OVER, self.is_over)
+            | flag(SHADOWED, self.is_shadowed)
+            | flag(NAMED, self.place.is_some())
+            | flag(UNDONE, self.is_undone)
+    }
+}
+
+// === impl RecordedStatus ===
+
+impl RecordedStatus {
+    fn flags(&self, descriptor: &Descriptor<'_>, hits: Hits) -> u8 {
+        let flag = |flag, is_set| if is_set { flag } else { 0 };
+        flag(STATUS_OVER, self.is_over)
+            | flag(REFUND, descriptor.refund)
+            | flag(OWN_HITS, descriptor.hits.is_some())
+            | flag(MANY_HITS, hits.0 > u64::from(u32::MAX))
+            | flag(NO_LIMIT, self.is_free)
+            | flag(FALLBACK, self.is_fallback)
+    }
+}
+
+// === impl OpenBlock ===
+
+impl OpenBlock {
+    pub(crate) fn new(lane: u16) -> Self {
+        let block = RecordedBlock { lane, ..RecordedBlock::default() };
+        Self { block, longest: Period::MAX, ..Self::default() }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.block.bytes.is_empty()
+    }
+
+    /// Ends the block.
+    pub(crate) fn seal(&mut self) -> RecordedBlock {
+        let next = RecordedBlock { lane: self.block.lane, ..RecordedBlock::default() };
+        std::mem::replace(&mut self.block, next)
+    }
+
+    /// Appends a request. `status_of` tells what became of each of its descriptors, `first_sight` what is known of one
+    /// whose definition is written. A full block goes to `sealed`, which returns a buffer for the next one. Returns whether
+    /// it was written: it is not if it is longer than a block.
+    #[inline]
+    pub(crate) fn append(
+        &mut self,
+        recorded: &RecordedRequest<'_, '_>,
+        status_of: impl Fn(usize) -> RecordedStatus,
+        first_sight: impl Fn(usize) -> FirstSight,
+        mut sealed: impl FnMut(RecordedBlock) -> Vec<u8>,
+    ) -> bool {
+        for _ in 0..2 {
+            match self.try_append(recorded, &status_of, &first_sight) {
+                Ok(()) => return true,
+                Err(Unwritten::TooLong) => return false,
+                Err(Unwritten::Full) => {
+                    self.block.bytes = sealed(self.seal());
+                    self.block.bytes.clear();
+                }
+            }
+        }
+        false
+    }
+
+    fn try_append(
+        &mut self,
+        recorded: &RecordedRequest<'_, '_>,
+        status_of: &impl Fn(usize) -> RecordedStatus,
+        first_sight: &impl Fn(usize) -> FirstSight,
+    ) -> Result<(), Unwritten> {
+        if self.block.bytes.is_empty() {
+            self.begin(recorded.at);
+        }
+        let request = recorded.request;
+        let mut statuses: SmallVec<[[u8; STATUS]; 2]> = SmallVec::new();
+        let mut many: SmallVec<[u64; 1]> = SmallVec::new();
+        for (i, descriptor) in request.descriptors.iter().enumerate() {
+            let status = status_of(i);
+            let hits = request.hits_of(descriptor);
+            let number = self.number_of((request.domain, descriptor), status.key, || first_sight(i))?;
+            let flags = status.flags(descriptor, hits);
+            let few = u32::try_from(hits.0).unwrap_or_else(|_| {
+                many.push(hits.0);
+                u32::MAX
+            });
+            // a block has no room for numbers of more than three bytes
+            statuses.push(bytes_of([number | u32::from(flags) << 24, few, status.remaining]));
+        }
+        let place = recorded.place.as_ref().map_or(&[][..], |name| name.bytes());
+        let length = TIMED_HEAD + STATUS * statuses.len() + 8 * many.len() + place.len();
+        let count = u16::try_from(statuses.len()).map_err(|_| Unwritten::TooLong)?;
+        self.put_head((recorded.kind as u8, recorded.flags()), length, count, recorded.at)?;
+        let bytes = &mut self.block.bytes;
+        statuses.iter().for_each(|status| bytes.extend_from_slice(status));
+        many.iter().for_each(|hits| bytes.extend_from_slice(&hits.to_le_bytes()));
+        bytes.extend_from_slice(place);
+        self.block.requests += 1;
+        Ok(())
+    }
+
+    fn begin(&mut self, at: Timestamp) {
+        if self.slots.is_empty() {
+            self.slots = vec![DictionarySlot::default(); SLOTS].into_boxed_slice();
+        }
+        self.block.bytes.reserve_exact(CAPACITY);
+        (self.block.begun, self.block.last, self.block.requests) = (at, at, 0);
+        (self.base, self.descriptors) = (at.as_nanos(), 0);
+        self.number = self.number.wrapping_add(1).max(1);
+    }
+
+    /// The head of a record of so many bytes. It fits then.
+    #[inline]
+    fn put_head(
+        &mut self,
+        (kind, flags): (u8, u8),
+        length: usize,
+        count: u16,
+        at: Timestamp,
+    ) -> Result<(), Unwritten> {
+        if self.block.bytes.len() + length + HEAD + 8 > CAPACITY {
+            return Err(self.too_full());
+        }
+        let since = if let Some(Ok(since)) = at.as_nanos().checked_sub(self.base).map(u32::try_from) {
+            since
+        } else {
+            if self.block.requests > 0 && at.since(self.block.begun) > self.longest {
+                return Err(Unwritten::Full);
+            }
+            self.put_time(at);
+            0
+        };
+        self.block.last = at;
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        let kind = u32::from(kind) | u32::from(flags) << 8 | u32::from(count) << 16;
+        self.block.bytes.extend_from_slice(&bytes_of([length, kind, since]));
+        Ok(())
+    }
+
+    /// Nothing but the record itself may be what fills the block.
+    fn too_full(&self) -> Unwritten {
+        if self.block.requests == 0 { Unwritten::TooLong } else { Unwritten::Full }
+    }
+
+    #[cold]
+    fn put_time(&mut self, at: Timestamp) {
+        self.base = at.as_nanos();
+        let bytes = &mut self.block.bytes;
+        bytes.extend_from_slice(&[TIME_LENGTH, 0, 0, 0, TIME, 0, 0, 0]);
+        bytes.extend_from_slice(&self.base.to_le_bytes());
+    }
+
+    #[inline]
+    fn number_of(
+        &mut self,
+        text: (&str, &Descriptor<'_>),
+        key: Option<CounterKey>,
+        first_sight: impl FnOnce() -> FirstSight,
+    ) -> Result<u32, Unwritten> {
+        let Some(key) = key else { return self.define(text, &first_sight()) };
+        let bits = [key.hash(), key.shard()];
+        #[expect(clippy::cast_possible_truncation, reason = "any of its bits are suitable")]
+        let first = bits[0] as usize % SLOTS;
+        let is_known = |slot: &DictionarySlot| slot.key == bits && slot.block == self.number;
+        for place in [first, first ^ 1] {
+            if is_known(&self.slots[place]) {
+                return Ok(self.slots[place].number);
+            }
+        }
+        let number = self.define(text, &first_sight())?;
+        let place = if self.slots[first].block == self.number { first ^ 1 } else { first };
+        self.slots[place] = DictionarySlot { key: bits, number, block: self.number };
+        Ok(number)
+    }
+
+    #[cold]
+    fn define(
+        &mut self,
+        (domain, descriptor): (&str, &Descriptor<'_>),
+        first: &FirstSight,
+    ) -> Result<u32, Unwritten> {
+        let entries = &*descriptor.entries;
+        let count = u16::try_from(entries.len()).map_err(|_| Unwritten::TooLong)?;
+        let text = DescriptorText { domain, entries, limit: descriptor.limit.as_deref() };
+        let begin = self.block.bytes.len();
+        self.block.bytes.extend_from_slice(&[0, 0, 0, 0, DEFINITION, 0]);
+        self.block.bytes.extend_from_slice(&count.to_le_bytes());
+        let written = put_definition(&mut self.block.bytes, &text, first);
+        let length = self.block.bytes.len() - begin;
+        if written.is_none() || self.block.bytes.len() > CAPACITY {
+            self.block.bytes.truncate(begin);
+            self.block.bytes.shrink_to(CAPACITY);
+            return Err(if written.is_none() { Unwritten::TooLong } else { self.too_full() });
+        }
+        let length = u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes();
+        self.block.bytes[begin..begin + length.len()].copy_from_slice(&length);
+        self.descriptors += 1;
+        Ok(self.descriptors - 1)
+    }
+
+    /// Appends the reset of a counter.
+    pub(crate) fn append_reset(
+        &mut self,
+        (domain, descriptor): (&str, &Descriptor<'_>),
+        at: Timestamp,
+    ) -> bool {
+        if self.block.bytes.is_empty() {
+            self.begin(at);
+        }
+        let Ok(number) = self.define((domain, descriptor), &FirstSight::default()) else { return false };
+        let is_written = self.put_head((RecordedKind::Reset as u8, 0), TIMED_HEAD + 4, 1, at).is_ok();
+        if is_written {
+            self.block.bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        is_written
+    }
+
+    /// Appends that new rules came into force.
+    pub(crate) fn append_reload(&mut self, at: Timestamp) -> bool {
+        if self.block.bytes.is_empty() {
+            self.begin(at);
+        }
+        self.put_head((RecordedKind::Reload as u8, 0), TIMED_HEAD, 0, at).is_ok()
+    }
+}
