@@ -2,6 +2,7 @@
 //!
 //! Each test starts its own weir and its own browser.
 
+mod files;
 mod hostile_names;
 mod manners;
 mod questions;

@@ -134,7 +134,7 @@ fn empty_views_say_what_to_do() {
         ("hot", "weir call --domain DOMAIN KEY=VALUE"),
         ("hot?by=rejected", "Nothing was rejected in this time."),
         ("why", "a line for each descriptor"),
-        ("key?domain=shop&entry=a%3Db", "Why does it match no rule?"),
+        ("key?domain=shop&entry=a%3Db", "There is no counter"),
     ] {
         browser.open(&site.view(state));
         browser.until_text(text);

@@ -108,7 +108,7 @@ function descriptorSection(domain, { entries, verdict, sentence, rule, file, lin
     el('p', {}, badge(...VERDICTS[verdict]), ' ', name(sentence), ' ', rule && [link('rules', { domain, rule }, name(rule)), ' ', file && place(file, line)]),
     did_you_mean && el('p', { class: 'hint' }, 'Did you mean ', name(did_you_mean), '?'),
     steps.length > 0 && el('ol', { class: 'steps' }, steps.map(stepItem)),
-    passed_over && el('p', { class: 'hint' }, 'Passed over: ', name(passed_over.sentence), ' ', place(passed_over.file, passed_over.line)),
+    passed_over && el('p', { class: 'hint' }, name(passed_over.sentence), ' ', place(passed_over.file, passed_over.line)),
     counter && counterSection(counter));
 }
 

@@ -129,7 +129,7 @@ function columns(page) {
   const of = (cell) => ({ rule }) => (rule ? cell(rule) : '');
   return [
     { title: 'Rule', cell: (row) => ruleCell(page, row) },
-    { title: 'Limit', cell: of((rule) => [rule.limit, rule.is_shadow && badge('info', 'shadow')]) },
+    { title: 'Limit', cell: of((rule) => [words.grouped(rule.limit), rule.is_shadow && badge('info', 'shadow')]) },
     { title: 'Ten minutes', cell: of(({ recent }) => spark(recent)) },
     { title: 'Admitted a second', number: true, cell: of(({ rates }) => words.rate(rates.admitted_1m)) },
     { title: 'Rejected a second', number: true, cell: of(({ rates }) => rejections(rates)) },
