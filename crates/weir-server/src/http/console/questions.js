@@ -132,7 +132,7 @@ export function whatIf(page) {
   const view = { page, seen, draw: () => page.drawSoon(() => whatIfSections(view)) };
   page.attempt(async () => {
     await loadFiles(seen);
-    seen.file = seen.file in seen.files ? seen.file : Object.keys(seen.files)[0];
+    seen.file = fileNamed(seen.files, seen.file);
     view.draw();
     if (seen.file !== undefined) check(view);
     if (page.params.line) requestAnimationFrame(() => requestAnimationFrame(() => goTo(Number(page.params.line))));
@@ -161,6 +161,12 @@ async function loadFiles(seen) {
     if (error.status !== 404) throw error;
   }
   if (!Object.keys(seen.files).length) seen.files = { ...seen.inForce };
+}
+
+// The file of that path or name, else the first.
+function fileNamed(files, wanted) {
+  const paths = Object.keys(files);
+  return paths.find((path) => path === wanted || fileName(path) === wanted) ?? paths[0];
 }
 
 function edited(view, text) {
