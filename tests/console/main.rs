@@ -5,6 +5,7 @@
 mod files;
 mod hostile_names;
 mod manners;
+mod pictures;
 mod questions;
 mod site;
 mod tokens;

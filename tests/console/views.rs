@@ -1,11 +1,6 @@
 //! Each view, on a wide and on a narrow screen, light and dark.
 
-use std::fs;
-
-use weir_testing::{
-    browser::{Browser, writes_pictures},
-    repository,
-};
+use weir_testing::browser::Browser;
 
 use crate::site::Site;
 
@@ -34,9 +29,6 @@ const VIEWS: [(&str, &str, &[&str]); 9] = [
     ("instances", "instances", &["this one", "One instance reports."]),
 ];
 
-/// Those of the documentation.
-const PICTURES: [&str; 6] = ["overview", "rules", "hot", "key", "why", "what-if"];
-
 #[test]
 fn each_view_is_whole_on_wide_screens() {
     look_at_all_views(1_400);
@@ -61,9 +53,6 @@ fn look_at_all_views(width: u32) {
                 browser.until_text(text);
             }
             assert_whole(&browser, &seen);
-            if theme == "light" && width > 1_000 && writes_pictures() && PICTURES.contains(&name) {
-                write_picture(&browser, name);
-            }
         }
     }
 }
@@ -76,13 +65,4 @@ fn assert_whole(browser: &Browser, seen: &str) {
     assert_eq!(browser.run(beyond, &[]), serde_json::json!([]), "{seen}: beyond the edge");
     assert_eq!(browser.accessibility_faults(), [""; 0], "{seen}");
     assert_eq!(browser.complaints(), [""; 0], "{seen}");
-}
-
-fn write_picture(browser: &Browser, name: &str) {
-    let height = browser.run("return document.documentElement.scrollHeight", &[]).as_u64().unwrap_or(900);
-    browser.resize(1_400, u32::try_from(height.clamp(600, 1_600)).expect("a height"));
-    let folder = repository("docs/images");
-    fs::create_dir_all(&folder).expect("a folder");
-    fs::write(folder.join(format!("console-{name}.png")), browser.picture()).expect("a file");
-    browser.resize(1_400, 900);
 }

@@ -34,7 +34,8 @@ fn the_console_shows_requests_of_envoy() {
     open("rules?rule=test.user");
     browser.until_text("Since the start 10 hits were admitted and 14 rejected.");
     open("key?domain=test&entry=user%3Dalice");
-    browser.until_text("5 of 5 used, 0 left");
+    // such a limit counts rejected requests, too
+    browser.until_text("12 of 5 used, 0 left");
     open("overview");
     browser.until_text("user=alice");
     browser.until("!document.querySelector('img') && !document.title.includes('owned')");

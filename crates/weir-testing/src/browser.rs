@@ -1,7 +1,7 @@
 //! A headless Chromium, driven by the WebDriver protocol over plain HTTP.
 
 use std::{
-    env, fs,
+    fs,
     io::{BufRead as _, BufReader},
     net::{Ipv4Addr, SocketAddr},
     process::{Child, Command, Stdio},
@@ -245,11 +245,6 @@ impl Drop for Driver {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// Whether pictures are written to the documentation.
-pub fn writes_pictures() -> bool {
-    env::var_os("WEIR_WRITE_PICTURES").is_some()
 }
 
 fn from_base64(text: &str) -> Vec<u8> {
