@@ -3,6 +3,7 @@
 //! Each test starts its own weir and its own browser.
 
 mod files;
+mod fleet;
 mod hostile_names;
 mod manners;
 mod pictures;
