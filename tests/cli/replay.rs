@@ -297,7 +297,8 @@ fn the_action_comments_what_differs() {
     write("limits/rules.yaml", &RULES.replace("per_unit: 5", "per_unit: 3"));
     write(
         "bin/gh",
-        "#!/bin/sh\ncase \"$*\" in *paginate*) echo 41;; *) cat \"${5#body=@}\"; echo \"$@\";; esac\n",
+        "#!/bin/sh\ncase \"$*\" in *paginate*) echo 41; exit;; esac\n\
+         for part; do case $part in body=@*) cat \"${part#body=@}\";; esac; done\necho \"$@\"\n",
     );
     let gh = work.join("bin/gh");
     fs::set_permissions(&gh, fs::Permissions::from_mode(0o755)).expect("it can be run");
