@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 use weir_limit::{Period, Timestamp};
 use weir_recording::{RecordingHeader, RecordingOrder, RecordingSettings, ValueKey};
-use weir_store::Store;
+use weir_store::{Store, StoreError};
 
 use super::{
     answer::{answer, count},
@@ -73,13 +73,21 @@ async fn start<S: Store>(
         })?
     };
     let order = order(&body, recording.api.now())?;
-    recording.recorder().start(order, recording.api.now());
+    let limiter = &recording.api.context.limiter;
+    tell(limiter.start_recordings(order, recording.api.now()).await);
     let values = if body.values { "with values" } else { "without values" };
     let until = order
         .until
         .map_or_else(|| "until it is stopped".to_owned(), |until| format!("until {}", time::text(until)));
     recording.audit(&caller, format!("Started a recording {values}, {until}."));
     Ok(recording.state())
+}
+
+/// This instance has done it, whatever others do.
+fn tell(announced: Result<bool, StoreError>) {
+    if let Err(error) = announced {
+        tracing::warn!(%error, "other instances may not have heard of a recording");
+    }
 }
 
 fn order(body: &RecordingBody, now: Timestamp) -> Result<RecordingOrder, Problem> {
@@ -100,7 +108,7 @@ async fn stop<S: Store>(
     State(recording): State<Arc<RecordingApi<S>>>,
     Extension(caller): Extension<AdminCaller>,
 ) -> Response {
-    recording.recorder().stop();
+    tell(recording.api.context.limiter.stop_recordings().await);
     recording.audit(&caller, "Stopped the recording.".to_owned());
     recording.state()
 }
