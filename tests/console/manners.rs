@@ -1,6 +1,15 @@
 //! What one expects of a page: keys, a lost connection, several windows, a reset that asks.
 
-use weir_testing::browser::{Browser, DOWN, ENTER, TAB};
+use std::{
+    fmt::Write as _,
+    io::{BufRead as _, BufReader, Write as _},
+    net::TcpStream,
+};
+
+use weir_testing::{
+    browser::{Browser, DOWN, ENTER, TAB},
+    wait,
+};
 
 use crate::site::Site;
 
@@ -93,6 +102,59 @@ fn many_windows_need_one_stream() {
     }
 }
 
+/// Opens a stream. Returns its status, and the stream.
+fn stream(site: &Site) -> (String, TcpStream) {
+    let address = site.weir.address("debug");
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    let request = format!("GET /v1/stream?topics=instance HTTP/1.1\r\nhost: {address}\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("it takes it");
+    let mut line = String::new();
+    BufReader::new(&stream).read_line(&mut line).expect("a status");
+    (line.split(' ').nth(1).unwrap_or_default().to_owned(), stream)
+}
+
+#[test]
+fn a_hidden_page_has_no_stream() {
+    let site = Site::start(&[]);
+    let browser = Browser::start();
+    browser.open(&site.view("overview"));
+    browser.until_text("Attention");
+    let three = [(); 3].map(|()| stream(&site));
+    assert!(three.iter().all(|(status, _)| status == "200"));
+    browser.until("document.querySelectorAll('.facts dd').length > 0");
+    wait::until_blocking("the page has the fourth stream", || stream(&site).0 == "429");
+
+    browser.open_tab();
+    wait::until_blocking("the page has closed its stream", || stream(&site).0 == "200");
+}
+
+#[test]
+fn ten_thousand_rules_are_shown_in_parts() {
+    let mut rules = "domain: many\ndescriptors:\n".to_owned();
+    for rule in 0..10_000 {
+        // writing to a string cannot fail
+        let _ = write!(
+            rules,
+            "  - key: service\n    value: s{rule}\n    rate_limit: {{requests: {}, per: 1h}}\n",
+            rule + 1
+        );
+    }
+    let site = Site::with_files(&[("many.yaml", &rules)], &[]);
+    let browser = Browser::start();
+    browser.resize(1_400, 900);
+    browser.open(&site.view("rules"));
+    browser.until_text("10\u{202f}000 rules of many");
+    browser.until("document.querySelectorAll('tbody tr').length === 100");
+    browser.click("section button");
+    browser.until("document.querySelectorAll('tbody tr').length === 200");
+    browser.type_into("#filter", "s9999");
+    browser.until_text("1 rule of many");
+    browser.until_text("service = s9999");
+    browser.open(&site.view("rules?rule=many.service_s7777"));
+    browser.until_text("Since the start 0 hits were admitted");
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
 #[test]
 fn a_reset_asks_once_and_names_the_key() {
     let site = Site::start(&[("WEIR_ADMIN", "full")]);
@@ -134,7 +196,7 @@ fn empty_views_say_what_to_do() {
         ("hot", "weir call --domain DOMAIN KEY=VALUE"),
         ("hot?by=rejected", "Nothing was rejected in this time."),
         ("why", "a line for each descriptor"),
-        ("key?domain=shop&entry=a%3Db", "Why does it match no rule?"),
+        ("key?domain=shop&entry=a%3Db", "There is no counter"),
     ] {
         browser.open(&site.view(state));
         browser.until_text(text);

@@ -1,6 +1,6 @@
 //! A weir with a console, and requests for it.
 
-use std::{fs, net::SocketAddr, os::unix::fs::PermissionsExt as _, path::PathBuf};
+use std::{fs, net::SocketAddr, os::unix::fs::PermissionsExt as _, path::PathBuf, rc::Rc};
 
 use serde_json::json;
 use tempfile::TempDir;
@@ -42,7 +42,7 @@ descriptors:
 /// A running weir.
 pub(crate) struct Site {
     pub(crate) weir: Serving,
-    folder: TempDir,
+    folder: Rc<TempDir>,
 }
 
 // === impl Site ===
@@ -63,11 +63,20 @@ impl Site {
             // files of tokens are nobody else's
             fs::set_permissions(file, fs::Permissions::from_mode(0o600)).expect("its mode");
         }
+        Self::in_folder(Rc::new(folder), settings)
+    }
+
+    /// Starts another one with the same files.
+    pub(crate) fn another(&self, settings: &[(&str, &str)]) -> Self {
+        Self::in_folder(Rc::clone(&self.folder), settings)
+    }
+
+    fn in_folder(folder: Rc<TempDir>, settings: &[(&str, &str)]) -> Self {
         let dir = folder.path().to_str().expect("a path in UTF-8");
         let settings: Vec<_> =
             settings.iter().map(|(name, value)| (*name, value.replace("{dir}", dir))).collect();
         let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        let weir = Serving::start(config.to_str().expect("a path in UTF-8"), &settings);
+        let weir = Serving::start(&format!("{dir}/config"), &settings);
         Self { weir, folder }
     }
 

@@ -3,6 +3,7 @@
 //! Each test starts its own weir and its own Envoy, on ports of the system's choice. Limits count in hours or years, so
 //! that no window ends in the middle of a test.
 
+mod console;
 mod enforcement;
 mod example;
 mod example_tls;

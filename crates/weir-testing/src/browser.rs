@@ -1,7 +1,7 @@
 //! A headless Chromium, driven by the WebDriver protocol over plain HTTP.
 
 use std::{
-    env, fs,
+    fs,
     io::{BufRead as _, BufReader},
     net::{Ipv4Addr, SocketAddr},
     process::{Child, Command, Stdio},
@@ -81,9 +81,18 @@ impl Browser {
 
     /// Opens another window, which then is the present one.
     pub fn open_window(&self, url: &str) {
-        let window = self.command("/window/new", &json!({ "type": "window" }));
-        self.switch_to(window["handle"].as_str().expect("its name"));
+        self.open_new("window");
         self.open(url);
+    }
+
+    /// Opens an empty tab in front of the present one, which then is hidden.
+    pub fn open_tab(&self) {
+        self.open_new("tab");
+    }
+
+    fn open_new(&self, kind: &str) {
+        let window = self.command("/window/new", &json!({ "type": kind }));
+        self.switch_to(window["handle"].as_str().expect("its name"));
     }
 
     /// Returns the names of all windows.
@@ -116,8 +125,8 @@ impl Browser {
 
     /// Waits until the expression is true.
     pub fn until(&self, expression: &str) {
-        let late = Instant::now() + DEADLINE;
         let body = format!("return Boolean({expression})");
+        let late = Instant::now() + DEADLINE;
         while self.run(&body, &[]) != true {
             assert!(Instant::now() < late, "not in time: {expression}\n{}", self.text("body"));
             thread::sleep(Duration::from_millis(50));
@@ -245,11 +254,6 @@ impl Drop for Driver {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// Whether pictures are written to the documentation.
-pub fn writes_pictures() -> bool {
-    env::var_os("WEIR_WRITE_PICTURES").is_some()
 }
 
 fn from_base64(text: &str) -> Vec<u8> {

@@ -1,6 +1,9 @@
 //! Waits for conditions.
 
-use std::time::Duration;
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use tokio::time;
 
@@ -10,6 +13,15 @@ pub const DEADLINE: Duration = Duration::from_mins(1);
 /// Waits until `done` returns true; panics at the [`DEADLINE`].
 pub async fn until(what: &str, done: impl AsyncFnMut() -> bool) {
     within(DEADLINE, what, done).await;
+}
+
+/// Like [`until`], for tests without tasks.
+pub fn until_blocking(what: &str, mut done: impl FnMut() -> bool) {
+    let late = Instant::now() + DEADLINE;
+    while !done() {
+        assert!(Instant::now() < late, "not in time: {what}");
+        thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// Waits until `done` returns true; panics after the time `longest`.

@@ -67,7 +67,7 @@ impl Pod {
         // many pods share this host
         command.envs([("PORT", "0"), ("GRPC_PORT", "0"), ("DEBUG_PORT", "0")]);
         let mut process = Process::start("pod", &mut command, folder);
-        let (grpc, http) = wait::until("the pod listens", || {
+        let [grpc, http, _] = wait::until("the pod listens", || {
             process.assert_running();
             listening(&process.output())
         });

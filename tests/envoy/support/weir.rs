@@ -15,6 +15,7 @@ pub(crate) struct Weir {
     process: Process,
     pub(crate) grpc: SocketAddr,
     pub(crate) http: SocketAddr,
+    pub(crate) debug: SocketAddr,
 }
 
 impl Weir {
@@ -29,11 +30,11 @@ impl Weir {
             .envs([("PORT", "0"), ("GRPC_PORT", "0"), ("DEBUG_PORT", "0"), ("LOG_LEVEL", "INFO")])
             .envs(settings.iter().copied());
         let mut process = Process::start("weir", &mut command, folder);
-        let (grpc, http) = wait::until("weir listens", || {
+        let [grpc, http, debug] = wait::until("weir listens", || {
             process.assert_running();
             listening(&process.output())
         });
-        Self { process, grpc, http }
+        Self { process, grpc, http, debug }
     }
 
     pub(crate) fn output(&self) -> String {
@@ -49,8 +50,8 @@ pub(super) fn program() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_weir"))
 }
 
-/// Returns the addresses of gRPC and HTTP from the line that weir prints once it listens, as text or JSON.
-pub(super) fn listening(output: &str) -> Option<(SocketAddr, SocketAddr)> {
+/// Returns the addresses of gRPC, HTTP and the debug port from the line that weir prints once it listens, as text or JSON.
+pub(super) fn listening(output: &str) -> Option<[SocketAddr; 3]> {
     // a line without its end may be half an address
     let mut lines = output.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(str::trim);
     let line = lines.find(|line| line.starts_with("weir: listening ") || line.contains("\"listening\""))?;
@@ -59,5 +60,5 @@ pub(super) fn listening(output: &str) -> Option<(SocketAddr, SocketAddr)> {
         let json = || Some(serde_json::from_str::<Value>(line).ok()?[name].as_str()?.to_owned());
         text.map(str::to_owned).or_else(json)?.parse().ok()
     };
-    Some((address("grpc")?, address("http")?))
+    Some([address("grpc")?, address("http")?, address("debug")?])
 }

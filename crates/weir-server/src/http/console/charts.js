@@ -134,7 +134,7 @@ function tier(state) {
   const word = state.is_over ? 'full' : `${words.share(full)} used`;
   const reset = state.reset > 0 ? `${state.is_over ? 'a hit fits in' : 'resets in'} ${words.duration(state.reset)}` : 'nothing to reset';
   return el('li', {},
-    el('div', { class: 'words' }, el('strong', {}, state.words), el('span', { class: state.is_over ? 'rejected' : 'admitted' }, word)),
+    el('div', { class: 'words' }, el('strong', {}, words.grouped(state.words)), el('span', { class: state.is_over ? 'rejected' : 'admitted' }, word)),
     bar(full, state.is_over ? 'rejected' : 'admitted', `${words.number(state.used)} of ${words.number(state.limit)} used`),
     el('div', { class: 'words' },
       el('span', {}, `${words.number(state.used)} of ${words.number(state.limit)} used, ${words.number(state.remaining)} left`),

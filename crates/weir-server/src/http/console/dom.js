@@ -120,8 +120,13 @@ export function keyLink(domain, entries, text = entriesText(entries)) {
   return link('key', { domain, entry: entries.map(({ key, value }) => `${key}=${value}`) }, name(text));
 }
 
+// A place in the rules; the whole path is its title.
 export function place(file, line) {
-  return el('span', { class: 'place' }, name(line ? `${file}:${line}` : file));
+  return el('span', { class: 'place', title: file }, name(line ? `${fileName(file)}:${line}` : fileName(file)));
+}
+
+export function fileName(path) {
+  return path.split('/').at(-1);
 }
 
 // A word with a colour; the word alone says it, too.

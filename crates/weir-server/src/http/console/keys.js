@@ -135,7 +135,7 @@ function keySections(page, domain, entries, seen, draw) {
   const question = JSON.stringify({ domain, descriptors: [{ entries }] });
   return [
     el('p', { class: 'the-key' }, name(entriesText(entries)), el('span', { class: 'faint' }, ' in domain ', name(domain))),
-    seen.missing && el('div', {}, problem(seen.missing), el('p', {}, link('why', { text: question }, 'Why does it match no rule?'))),
+    seen.missing && el('div', {}, el('p', { class: 'hint' }, name(seen.missing.message)), el('p', {}, link('why', { text: question }, 'Why?'))),
     seen.counters.map((counter) => counterSection(counter)),
     note(seen.said),
     seen.counters.length > 0 && resetSection(page, domain, entries, seen, draw),

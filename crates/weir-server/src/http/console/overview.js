@@ -6,6 +6,8 @@ import { badge, el, isNamed, keyLink, link, name, note, place, table } from './d
 import * as words from './words.js';
 
 const HISTORY_STEP = 10;
+// findings that are seen at once
+const FIRST = 4;
 const SEVERITIES = { error: 'Error', warning: 'Warning', info: 'To know' };
 // what a clock may differ by before it is marked, in seconds
 const CLOCK_DISTANCE = 0.1;
@@ -44,10 +46,15 @@ function sections(page, { instance, attention, instances, audit }) {
 function attentionList(attention) {
   if (!attention) return null;
   const { items, next } = attention;
-  const list = items.length
-    ? el('ul', { class: 'attention' }, items.map(finding))
-    : el('p', { class: 'nothing' }, 'Nothing needs you.');
-  return el('section', { 'aria-label': 'Attention' }, el('h2', {}, 'Attention'), list, next && note('There is more: /v1/attention has all.'));
+  return el('section', { 'aria-label': 'Attention' },
+    el('h2', {}, 'Attention'),
+    items.length ? findings(items.slice(0, FIRST)) : el('p', { class: 'nothing' }, 'Nothing needs you.'),
+    items.length > FIRST && el('details', {}, el('summary', {}, `${items.length - FIRST} more`), findings(items.slice(FIRST))),
+    next && note('There is more: /v1/attention has all.'));
+}
+
+function findings(items) {
+  return el('ul', { class: 'attention' }, items.map(finding));
 }
 
 function finding({ severity, what, where, do: todo }) {

@@ -2,7 +2,7 @@
 
 import * as api from './api.js';
 import { bar } from './charts.js';
-import { address, badge, el, empty, entriesText, link, name, note, place, problem, table } from './dom.js';
+import { address, badge, el, empty, entriesText, fileName, link, name, note, place, problem, table } from './dom.js';
 import { counterSection } from './keys.js';
 import * as words from './words.js';
 
@@ -98,7 +98,7 @@ function answerSections({ domain, verdict, sentence, descriptors, logged, note: 
 }
 
 function loggedSentence({ at, rule, descriptor, hits, limit, retry_after, reason }) {
-  const when = at ? `At ${words.clock(at)}` : 'Then';
+  const when = Number.isNaN(Date.parse(at)) ? 'Then' : `At ${words.clock(at)}`;
   return [`${when} ${words.count(hits, 'hit')} of `, name(descriptor), ' exceeded ', name(limit), ' of rule ', name(rule), `: reason ${reason}, to be tried again after ${retry_after}.`];
 }
 
@@ -108,7 +108,7 @@ function descriptorSection(domain, { entries, verdict, sentence, rule, file, lin
     el('p', {}, badge(...VERDICTS[verdict]), ' ', name(sentence), ' ', rule && [link('rules', { domain, rule }, name(rule)), ' ', file && place(file, line)]),
     did_you_mean && el('p', { class: 'hint' }, 'Did you mean ', name(did_you_mean), '?'),
     steps.length > 0 && el('ol', { class: 'steps' }, steps.map(stepItem)),
-    passed_over && el('p', { class: 'hint' }, 'Passed over: ', name(passed_over.sentence), ' ', place(passed_over.file, passed_over.line)),
+    passed_over && el('p', { class: 'hint' }, name(passed_over.sentence), ' ', place(passed_over.file, passed_over.line)),
     counter && counterSection(counter));
 }
 
@@ -132,7 +132,7 @@ export function whatIf(page) {
   const view = { page, seen, draw: () => page.drawSoon(() => whatIfSections(view)) };
   page.attempt(async () => {
     await loadFiles(seen);
-    seen.file = seen.file in seen.files ? seen.file : Object.keys(seen.files)[0];
+    seen.file = fileNamed(seen.files, seen.file);
     view.draw();
     if (seen.file !== undefined) check(view);
     if (page.params.line) requestAnimationFrame(() => requestAnimationFrame(() => goTo(Number(page.params.line))));
@@ -161,6 +161,12 @@ async function loadFiles(seen) {
     if (error.status !== 404) throw error;
   }
   if (!Object.keys(seen.files).length) seen.files = { ...seen.inForce };
+}
+
+// The file of that path or name, else the first.
+function fileNamed(files, wanted) {
+  const paths = Object.keys(files);
+  return paths.find((path) => path === wanted || fileName(path) === wanted) ?? paths[0];
 }
 
 function edited(view, text) {
@@ -222,7 +228,7 @@ function fileBar(view) {
     select(view, Object.keys(seen.files)[0]);
   };
   const tabs = Object.keys(seen.files).map((file) =>
-    el('button', { type: 'button', 'aria-pressed': String(file === seen.file), onclick: () => select(view, file) }, name(file), seen.inForce && seen.files[file] !== seen.inForce[file] ? ' (changed)' : ''));
+    el('button', { type: 'button', title: file, 'aria-pressed': String(file === seen.file), onclick: () => select(view, file) }, name(fileName(file)), seen.inForce && seen.files[file] !== seen.inForce[file] ? ' (changed)' : ''));
   return el('div', { class: 'bar-of-choices' },
     el('div', { class: 'choices', role: 'group', 'aria-label': 'Files' }, tabs),
     el('label', { class: 'button' }, 'Open files …', el('input', { type: 'file', multiple: true, class: 'unseen', onchange: open })),
@@ -286,7 +292,7 @@ function messageItem(view, { severity, file, line, column, message }) {
     requestAnimationFrame(() => requestAnimationFrame(() => goTo(line, column)));
   };
   return el('li', {}, badge(severity, severity === 'error' ? 'Error' : 'Warning'), ' ',
-    el('button', { type: 'button', class: 'as-link', onclick: go }, name(`${file}:${line}:${column}`)), ' ', name(message));
+    el('button', { type: 'button', class: 'as-link', onclick: go }, name(`${fileName(file)}:${line}:${column}`)), ' ', name(message));
 }
 
 // === old and new ===

@@ -129,7 +129,7 @@ function columns(page) {
   const of = (cell) => ({ rule }) => (rule ? cell(rule) : '');
   return [
     { title: 'Rule', cell: (row) => ruleCell(page, row) },
-    { title: 'Limit', cell: of((rule) => [rule.limit, rule.is_shadow && badge('info', 'shadow')]) },
+    { title: 'Limit', cell: of((rule) => [words.grouped(rule.limit), rule.is_shadow && badge('info', 'shadow')]) },
     { title: 'Ten minutes', cell: of(({ recent }) => spark(recent)) },
     { title: 'Admitted a second', number: true, cell: of(({ rates }) => words.rate(rates.admitted_1m)) },
     { title: 'Rejected a second', number: true, cell: of(({ rates }) => rejections(rates)) },
@@ -172,7 +172,7 @@ function detailOf(page, { hot }, { rule }) {
   return el('div', { class: 'rule' },
     el('pre', { tabindex: 0, 'aria-label': 'The rule as weir explain prints it' }, rule.description.map((line) => [name(line), '\n'])),
     el('div', {},
-      el('p', {}, place(rule.file, rule.line)),
+      el('p', { class: 'place' }, name(`${rule.file}:${rule.line}`)),
       rule.next_change && el('p', {}, `Its schedule changes the limit in ${words.duration((Date.parse(rule.next_change) - words.now()) / 1_000)}, at ${words.clock(rule.next_change)}.`),
       rule.in_flight && el('p', {}, inFlight(rule.in_flight)),
       el('p', {}, `Since the start ${words.number(rule.totals.admitted)} hits were admitted and ${words.number(rule.totals.rejected)} rejected.`),

@@ -22,6 +22,11 @@ export function number(value) {
   return part === undefined ? grouped : `${grouped}.${part}`;
 }
 
+// The numbers of a sentence of the server's.
+export function grouped(text) {
+  return text.replace(/\d{4,}/g, number);
+}
+
 // A rate: three digits say enough.
 export function rate(value) {
   if (value === 0) return '0';
