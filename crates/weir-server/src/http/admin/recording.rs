@@ -13,7 +13,7 @@ use axum::{
 use bytes::Bytes;
 use futures_util::stream;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use weir_limit::{Period, Timestamp};
 use weir_recording::{RecordingHeader, RecordingOrder, RecordingSettings, ValueKey};
@@ -126,6 +126,21 @@ async fn download<S: Store>(
     Ok(downloaded)
 }
 
+/// What is recorded, here.
+pub(super) fn state<S: Store>(api: &AdminApi<S>) -> Value {
+    let now = api.now();
+    let state = api.context.limiter.recorder().state(now);
+    json!({
+        "is_on": state.is_on,
+        "since": state.since.map(time::text),
+        "until": state.until.map(time::text),
+        "records": count(state.requests),
+        "bytes": count(state.bytes),
+        "max_bytes": count(state.max_bytes),
+        "covers": time::seconds(state.oldest.map(|oldest| now.since(oldest)).unwrap_or_default()),
+    })
+}
+
 // === impl RecordingApi ===
 
 impl<S: Store> RecordingApi<S> {
@@ -145,17 +160,7 @@ impl<S: Store> RecordingApi<S> {
     }
 
     fn state(&self) -> Response {
-        let now = self.api.now();
-        let state = self.recorder().state(now);
-        answer(&json!({
-            "is_on": state.is_on,
-            "since": state.since.map(time::text),
-            "until": state.until.map(time::text),
-            "records": count(state.requests),
-            "bytes": count(state.bytes),
-            "max_bytes": count(state.max_bytes),
-            "covers": time::seconds(state.oldest.map(|oldest| now.since(oldest)).unwrap_or_default()),
-        }))
+        answer(&state(&self.api))
     }
 
     fn download(&self, has_values: bool, headers: &HeaderMap) -> Result<Response, Problem> {
