@@ -71,6 +71,42 @@ fn what_if_shows_messages_at_their_lines_and_changes_nothing() {
 }
 
 #[test]
+fn what_if_compares_a_recording_under_old_and_new_rules() {
+    let site = Site::start(&[("WEIR_RECORD", "15m")]);
+    site.send("shop", &[("tenant", "initech")], 80);
+    let browser = Browser::start();
+    browser.resize(1_400, 900);
+    browser.open(&site.view("whatif?file=shop.yaml"));
+    browser.until_text("These rules are good.");
+    browser.until_text("0 newly rejected");
+
+    let lower = "const text = document.querySelector('#yaml');
+        text.value = text.value.replace('requests: 100,', 'requests: 50,');
+        text.dispatchEvent(new Event('input'))";
+    browser.run(lower, &[]);
+    browser.until_text("30 newly rejected");
+    browser.until("[...document.querySelectorAll('tr')].some((row) => row.innerText.includes('tenant=initech') && row.innerText.includes('30 more rejected'))");
+    assert_eq!(browser.accessibility_faults(), [""; 0]);
+    browser.resize(400, 900);
+    assert_eq!(browser.accessibility_faults(), [""; 0]);
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn a_recording_is_started_from_the_page() {
+    let site = Site::start(&[("WEIR_ADMIN", "full")]);
+    let browser = Browser::start();
+    browser.resize(1_400, 900);
+    browser.open(&site.view("whatif?file=shop.yaml"));
+    browser.until_text("Record for five minutes");
+    browser.click("main section > button");
+    browser.until_text("Recording on all instances for 5 minutes.");
+    browser.open(&site.view("overview"));
+    browser.until_text("Started a recording");
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
 fn a_rule_leads_to_its_line() {
     let site = Site::start(&[]);
     site.send_traffic();

@@ -1,4 +1,4 @@
-//! A headless Chromium, driven by the WebDriver protocol over plain HTTP.
+//! A headless Chromium, driven by the protocol of `WebDriver` over plain HTTP.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ use crate::{
 /// The installed version of the package that carries axe; the Makefile has the same.
 const AXE_VERSION: &str = "0.1.8";
 
-/// The names of keys, as WebDriver has them.
+/// The names of keys, as `WebDriver` has them.
 pub const ENTER: &str = "\u{e007}";
 pub const ESCAPE: &str = "\u{e00c}";
 pub const DOWN: &str = "\u{e015}";

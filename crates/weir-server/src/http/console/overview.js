@@ -38,7 +38,6 @@ function sections(page, { instance, attention, instances, audit }) {
     attentionList(attention),
     lines(instance.history, `Hits a second on ${instance.name}`),
     el('dl', { class: 'facts' }, facts(instance, instances)),
-    note(instances?.note),
     changes(audit),
   ];
 }

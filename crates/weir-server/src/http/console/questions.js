@@ -105,7 +105,7 @@ function loggedSentence({ at, rule, descriptor, hits, limit, retry_after, reason
 function descriptorSection(domain, { entries, verdict, sentence, rule, file, line, steps, passed_over, did_you_mean, counter }) {
   return el('section', { 'aria-label': `Descriptor ${entriesText(entries)}` },
     el('h2', {}, name(entriesText(entries))),
-    el('p', {}, badge(...VERDICTS[verdict]), ' ', name(sentence), ' ', rule && [link('rules', { domain, rule }, name(rule)), ' ', file && place(file, line)]),
+    el('p', {}, badge(...VERDICTS[verdict]), ' ', name(sentence), ' ', rule && !counter && [link('rules', { domain, rule }, name(rule)), ' ', file && place(file, line)]),
     did_you_mean && el('p', { class: 'hint' }, 'Did you mean ', name(did_you_mean), '?'),
     steps.length > 0 && el('ol', { class: 'steps' }, steps.map(stepItem)),
     passed_over && el('p', { class: 'hint' }, name(passed_over.sentence), ' ', place(passed_over.file, passed_over.line)),
