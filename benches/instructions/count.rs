@@ -110,7 +110,8 @@ const GROUPS: [Group; 9] = [
             let (exchange, mut responses) = (Exchange::new(name), Vec::with_capacity(1));
             Box::new(move || responses.push(black_box(&exchange).respond()))
         },
-        cases: &["one_descriptor", "two_by_three"],
+        // the difference is what WEIR_RECORD costs
+        cases: &["one_descriptor", "two_by_three", "recorded_one_descriptor", "recorded_two_by_three"],
     },
     // Of a caller that may wait, when nobody waits; beside `one_descriptor` of `request`.
     Group {

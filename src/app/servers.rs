@@ -12,7 +12,7 @@ use weir_server::{
     grpc,
     http::{
         self,
-        admin::{AdminParts, AdminTokens, Permission, ProcessFacts, RuleFiles},
+        admin::{AdminParts, AdminTokens, Permission, ProcessFacts, ShownFiles},
         tenant::TenantTokens,
     },
     net::{ConnectionAge, Listener, bind_tcp, raise_open_files},
@@ -42,10 +42,11 @@ pub(super) struct ListeningServers {
 
 pub(super) type WatchedCertificates = (Arc<Certificates>, Watch);
 
-/// gRPC and Redis' protocol have the same ones. None if neither is encrypted.
+/// gRPC, Redis' protocol and the debug port have the same ones. None if none is encrypted.
 pub(super) async fn load_certificates(settings: &Settings) -> Result<Option<WatchedCertificates>, AppError> {
     let redis = settings.redis_port.as_ref().and_then(|redis| redis.tls.as_ref());
-    let Some(tls) = settings.grpc.tls.as_ref().or(redis).cloned() else { return Ok(None) };
+    let all = [settings.grpc.tls.as_ref(), redis, settings.debug_tls.as_ref()];
+    let Some(tls) = all.into_iter().flatten().next().cloned() else { return Ok(None) };
     // first, so that no change is missed
     let watch = Watch::files(&tls.paths());
     let loaded = Certificates::load(tls).await;
@@ -150,24 +151,29 @@ impl ListeningServers {
             let server = resp::Server::new(service, threads, certificates(redis.tls.is_some()));
             servers.spawn(server.serve(listener, until(), drain));
         }
-        let serve = |listener, router| http::serve(listener, router, Arc::clone(&connections), until());
+        let serve =
+            |listener, router, tls| http::serve(listener, router, Arc::clone(&connections), tls, until());
         let pages = http::Pages::new(Arc::clone(connections.exceeded()));
         let tenants = self.tenants.map(|(tenants, watch)| {
             servers.spawn(ended_by(Arc::clone(&tenants).follow(Box::pin(changes(watch))), until()));
             tenants
         });
         let router = http::router(context, bounds.request, settings.json, &pages);
-        servers.spawn(serve(self.http, router.merge(http::tenant::router(context, tenants))));
+        servers.spawn(serve(self.http, router.merge(http::tenant::router(context, tenants)), None));
         let admin = AdminParts {
             permission: Permission::new(settings.admin.clone(), tokens, clock.clone()),
             facts: facts(settings, bounds.request),
             more: Vec::new(),
         };
-        servers.spawn(serve(self.debug, http::debug_router(context, &pages, admin)));
+        servers.spawn(serve(
+            self.debug,
+            http::debug_router(context, &pages, admin),
+            certificates(settings.debug_tls.is_some()),
+        ));
         if let (Some(listener), Some(prometheus)) = (self.prometheus, &settings.prometheus) {
             let path = prometheus.path.clone();
             let router = http::metrics_router(&context.stats, path, context.metric_names.clone(), &pages);
-            servers.spawn(serve(listener, router));
+            servers.spawn(serve(listener, router, None));
         }
         Ok(servers)
     }
@@ -176,7 +182,7 @@ impl ListeningServers {
 fn facts(settings: &Settings, bounds: RequestBounds) -> ProcessFacts {
     let (path, options) = (settings.rules.dir.clone(), settings.rules.files);
     let read = move || texts(&path, &options, MAX_TEXTS).map_err(|error| error.to_string());
-    let files = settings.rules.xds.is_none().then(|| RuleFiles(Arc::new(read)));
+    let files = settings.rules.xds.is_none().then(|| ShownFiles(Arc::new(read)));
     ProcessFacts {
         instance: settings.coordination.instance.clone(),
         bounds,

@@ -21,8 +21,9 @@ use weir::{
         data::DataCommand,
         health::HealthCheck,
         hot::Hot,
-        record::Record,
+        record::RecordArguments,
         replay::Replay,
+        reset::Reset,
         simulate::Simulate,
         token::Token,
         top::Top,
@@ -92,10 +93,13 @@ enum Command {
     Simulate(Box<SimulateRule>),
     /// Record what running instances are asked and decide, for weir replay. Exits with 1 if one does not answer
     #[command(after_help = RECORD_EXAMPLES)]
-    Record(Record),
+    Record(RecordArguments),
     /// Decide recorded requests by other rules, and show what differs. Exits with 2 above --max-increase, 1 on an error
     #[command(after_help = REPLAY_EXAMPLES)]
     Replay(Box<ReplayRules>),
+    /// Forget the hits of a descriptor, at all instances of a running weir and in their store
+    #[command(after_help = RESET_EXAMPLES)]
+    Reset(Reset),
     /// Sign a token with which a tenant looks at its own limits, and nothing else
     #[command(after_help = TOKEN_EXAMPLES)]
     Token(Token),
@@ -140,6 +144,11 @@ Examples:
   weir data export --dir /var/lib/weir > backup.jsonl              also while weir runs
   weir data import --dir /var/lib/weir < backup.jsonl
   weir data compact --dir /var/lib/weir";
+
+const RESET_EXAMPLES: &str = "\
+Examples:
+  weir reset --domain shop tenant=acme                             WEIR_ADMIN=full, or --token-file with a full token
+  weir reset --domain llm --older-than 10m tenant=acme             end requests in flight whose ends were lost";
 
 const TOKEN_EXAMPLES: &str = "\
 Examples:
@@ -280,6 +289,7 @@ pub(crate) fn run(cli: Cli, ignored: &[String]) -> Result<ExitCode, Box<dyn Erro
         Some(Command::Record(record)) => command::record(&record, environment, out)?,
         Some(Command::Replay(replay)) if replay.run(out)? => true,
         Some(Command::Replay(_)) => return Ok(ExitCode::from(ABOVE_INCREASE)),
+        Some(Command::Reset(reset)) => command::reset(&reset, environment, out).map(|()| true)?,
         Some(Command::Token(token)) => command::token(&token, environment, out).map(|()| true)?,
         Some(Command::Completions(completions)) => {
             completions.print(&mut Cli::command(), out).map(|()| true)?

@@ -10,7 +10,7 @@ use weir_observe::text::escaped;
 use super::{
     call::{CallTls, without_scheme},
     error::{CommandResult, failed},
-    local_page::{LocalPage, PagePlace, get_page, is_ok, parse_address},
+    local_page::{LocalPage, PagePlace, get_bytes, is_ok, parse_address},
 };
 use crate::settings::{self, Environment};
 
@@ -67,33 +67,52 @@ impl AdminTarget {
         body: Option<&str>,
         environment: &dyn Environment,
     ) -> CommandResult<(bool, String)> {
+        let page = LocalPage { body, most: MAX_ANSWER, ..LocalPage::get(path, PORT, accept) };
+        let (head, body) = self.ask(page, environment)?;
+        Ok((is_ok(&head), String::from_utf8_lossy(&body).into_owned()))
+    }
+
+    /// Gets up to `most` bytes of the operation at `path`, with a further `header`.
+    pub(super) fn download(
+        &self,
+        path: &str,
+        header: Option<(&'static str, &str)>,
+        most: usize,
+        environment: &dyn Environment,
+    ) -> CommandResult<Vec<u8>> {
+        let page = LocalPage { header, most, ..LocalPage::get(path, PORT, "*/*") };
+        let (head, body) = self.ask(page, environment)?;
+        if is_ok(&head) {
+            return Ok(body);
+        }
+        read(false, &String::from_utf8_lossy(&body)).map(|_| Vec::new())
+    }
+
+    fn ask(&self, page: LocalPage<'_>, environment: &dyn Environment) -> CommandResult<(String, Vec<u8>)> {
         let token = self.token_file.as_ref().map(read_token).transpose()?;
         let given = self.address.as_deref().unwrap_or_default();
         let tls = self.tls.of(given, ALPN_HTTP1)?;
-        let bare = |address| {
-            let rest = without_scheme(address, "https://").or_else(|| without_scheme(address, "http://"));
-            rest.map_or(address, |rest: &str| rest.trim_end_matches('/'))
-        };
         let place = PagePlace {
             address: self.address.as_deref().map(bare),
             tls: tls.as_ref(),
             timeout: Duration::from_millis(self.timeout),
         };
-        let page = LocalPage {
-            body,
-            token: token.as_deref(),
-            most: MAX_ANSWER,
-            ..LocalPage::get(path, PORT, accept)
-        };
-        let (head, body) = get_page(page, place, || settings::debug_address(environment))?;
+        let page = LocalPage { token: token.as_deref(), ..page };
+        let (head, body) = get_bytes(page, place, || settings::debug_address(environment))?;
         let is_problem = head.to_ascii_lowercase().contains("\r\ncontent-type: application/problem+json");
         if is_problem {
-            let problem: Value = serde_json::from_str(&body).unwrap_or_default();
+            let problem: Value = serde_json::from_slice(&body).unwrap_or_default();
             let detail = problem["detail"].as_str().unwrap_or("the server refuses without a reason");
             return Err(format!("{} ({})", escaped(detail), problem["status"]).into());
         }
-        Ok((is_ok(&head), body))
+        Ok((head, body))
     }
+}
+
+/// Without the scheme.
+fn bare(address: &str) -> &str {
+    let rest = without_scheme(address, "https://").or_else(|| without_scheme(address, "http://"));
+    rest.map_or(address, |rest: &str| rest.trim_end_matches('/'))
 }
 
 fn read(is_right: bool, answer: &str) -> CommandResult<Value> {
@@ -113,11 +132,9 @@ fn read_token(path: &PathBuf) -> CommandResult<String> {
     }
 }
 
-fn parse_admin_address(text: &str) -> Result<String, &'static str> {
-    let rest = without_scheme(text, "https://").or_else(|| without_scheme(text, "http://"));
-    let rest = rest.map_or(text, |rest| rest.trim_end_matches('/'));
+pub(super) fn parse_admin_address(text: &str) -> Result<String, &'static str> {
     let expected = "write it as HOST:PORT or https://HOST:PORT, such as localhost:6070 or [::1]:6070";
-    parse_address(rest).map(|_| text.to_owned()).map_err(|_| expected)
+    parse_address(bare(text)).map(|_| text.to_owned()).map_err(|_| expected)
 }
 
 #[cfg(test)]

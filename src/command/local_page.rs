@@ -20,6 +20,9 @@ use weir_net::{
 use super::error::{CommandResult, failed};
 use crate::settings::{ListenAddress, SettingErrors};
 
+/// The end of a head.
+const END: &[u8] = b"\r\n\r\n";
+
 /// The largest response of a page of text, in bytes.
 const MAX_TEXT: usize = 64 * 1024;
 
@@ -32,6 +35,8 @@ pub(super) struct LocalPage<'a> {
     /// Sent with POST, as JSON; none for GET.
     pub(super) body: Option<&'a str>,
     pub(super) token: Option<&'a str>,
+    /// A further header, and its value.
+    pub(super) header: Option<(&'static str, &'a str)>,
     /// The largest response, in bytes.
     pub(super) most: usize,
 }
@@ -49,17 +54,19 @@ pub(super) struct PagePlace<'a> {
 
 impl<'a> LocalPage<'a> {
     pub(super) const fn get(path: &'a str, port: &'static str, accept: &'static str) -> Self {
-        Self { path, port, accept, body: None, token: None, most: MAX_TEXT }
+        Self { path, port, accept, body: None, token: None, header: None, most: MAX_TEXT }
     }
 
     fn request(&self, host: &str) -> String {
-        let Self { path, accept, body, token, .. } = self;
+        let Self { path, accept, body, token, header, .. } = self;
         let method = if body.is_some() { "POST" } else { "GET" };
         let token = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
+        let header = header.map(|(name, value)| format!("{name}: {value}\r\n")).unwrap_or_default();
         let length =
             body.map(|body| format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len()));
         format!(
-            "{method} {path} HTTP/1.1\r\nhost: {host}\r\naccept: {accept}\r\n{token}{}connection: close\r\n\r\n{}",
+            // older than chunks, so that the answer has none
+            "{method} {path} HTTP/1.0\r\nhost: {host}\r\naccept: {accept}\r\n{token}{header}{}connection: close\r\n\r\n{}",
             length.unwrap_or_default(),
             body.unwrap_or_default()
         )
@@ -79,6 +86,16 @@ pub(super) fn get_page(
     place: PagePlace<'_>,
     listening: impl FnOnce() -> Result<ListenAddress, SettingErrors>,
 ) -> CommandResult<(String, String)> {
+    let (head, body) = get_bytes(page, place, listening)?;
+    Ok((head, String::from_utf8_lossy(&body).into_owned()))
+}
+
+/// The same for what is not text.
+pub(super) fn get_bytes(
+    page: LocalPage<'_>,
+    place: PagePlace<'_>,
+    listening: impl FnOnce() -> Result<ListenAddress, SettingErrors>,
+) -> CommandResult<(String, Vec<u8>)> {
     let addresses: Vec<SocketAddr> = if let Some(address) = place.address {
         let no_reply = || failed(format!("no reply from {address}"));
         let found: Vec<SocketAddr> = address.to_socket_addrs().map_err(no_reply())?.collect();
@@ -93,12 +110,14 @@ pub(super) fn get_page(
     };
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let (address, reply) = runtime.block_on(get_first(page, place, &addresses))?;
-    let (head, body) = reply.split_once("\r\n\r\n").unwrap_or((&reply, ""));
-    if status(head) == Some("404") && body.trim().is_empty() {
+    let end = reply.windows(END.len()).position(|bytes| bytes == END).unwrap_or(reply.len());
+    let head = String::from_utf8_lossy(&reply[..end]).into_owned();
+    let body = reply.get(end + END.len()..).unwrap_or_default().to_vec();
+    if status(&head) == Some("404") && body.trim_ascii().is_empty() {
         let LocalPage { path, port, .. } = page;
         return Err(format!("there is no page {path} at {address}: name weir's {port}").into());
     }
-    Ok((head.to_owned(), body.to_owned()))
+    Ok((head, body))
 }
 
 pub(super) fn is_ok(head: &str) -> bool {
@@ -110,7 +129,7 @@ fn status(head: &str) -> Option<&str> {
 }
 
 /// Addresses of this host at which a server may be that listens on `host`.
-pub(super) fn reachable(host: IpAddr) -> Vec<IpAddr> {
+fn reachable(host: IpAddr) -> Vec<IpAddr> {
     match host {
         IpAddr::V4(any) if any.is_unspecified() => vec![Ipv4Addr::LOCALHOST.into()],
         // usually both; containers often have no IPv6 address, although they can listen on `::`
@@ -125,7 +144,7 @@ async fn get_first(
     page: LocalPage<'_>,
     place: PagePlace<'_>,
     addresses: &[SocketAddr],
-) -> CommandResult<(SocketAddr, String)> {
+) -> CommandResult<(SocketAddr, Vec<u8>)> {
     let mut first = None;
     for &address in addresses {
         let reply = timeout(place.timeout, get(page, place, address)).await;
@@ -138,7 +157,7 @@ async fn get_first(
 }
 
 /// The response is not chunked, and ends with the connection.
-async fn get(page: LocalPage<'_>, place: PagePlace<'_>, address: SocketAddr) -> CommandResult<String> {
+async fn get(page: LocalPage<'_>, place: PagePlace<'_>, address: SocketAddr) -> CommandResult<Vec<u8>> {
     // with TLS, the name counts; otherwise an address needs no name that the server knows
     let named = place.address.filter(|_| place.tls.is_some());
     let host = named.map_or_else(|| address.to_string(), str::to_owned);
@@ -159,7 +178,7 @@ async fn get(page: LocalPage<'_>, place: PagePlace<'_>, address: SocketAddr) -> 
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && !reply.is_empty() => {}
         Err(error) => return Err(error.into()),
     }
-    Ok(String::from_utf8_lossy(&reply).into_owned())
+    Ok(reply)
 }
 
 #[cfg(test)]

@@ -29,6 +29,8 @@ const ROWS: usize = 20;
 /// The columns where the width of the terminal is unknown.
 const WIDTH: usize = 100;
 
+const LEAST_WIDTH: usize = 20;
+
 /// Clears the screen, and what was above it.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
@@ -96,7 +98,8 @@ fn keys() -> (mpsc::Receiver<()>, Option<RawTerminal>) {
 }
 
 fn width() -> usize {
-    tcgetwinsize(io::stdout()).map_or(WIDTH, |size| usize::from(size.ws_col)).max(20)
+    let columns = tcgetwinsize(io::stdout()).map_or(0, |size| usize::from(size.ws_col));
+    if columns == 0 { WIDTH } else { columns.max(LEAST_WIDTH) }
 }
 
 fn seen(target: &AdminTarget, environment: &dyn Environment) -> CommandResult<Value> {

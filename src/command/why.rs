@@ -55,7 +55,8 @@ fn write(answer: &Value, out: &mut impl Write) -> io::Result<()> {
         let entries: Vec<String> = list(&descriptor["entries"])
             .map(|entry| format!("{}={}", text(&entry["key"]), text(&entry["value"])))
             .collect();
-        write_line!(out, "\n{}", entries.join(" "))?;
+        writeln!(out)?;
+        write_line!(out, "{}", entries.join(" "))?;
         write_line!(out, "  {}", text(&descriptor["sentence"]))?;
         for step in list(&descriptor["steps"]) {
             for tried in list(&step["tried"]) {

@@ -1,11 +1,12 @@
 //! Reads who may use the admin API.
 
+use weir_net::tls::ServerTls;
 use weir_server::http::{
     admin::{AdminLevel, AdminSettings},
     tenant::TenantSettings,
 };
 
-use super::{parse, reader::SettingReader};
+use super::{parse, reader::SettingReader, tls};
 
 const LEVELS: [(&str, AdminLevel); 3] =
     [("off", AdminLevel::Off), ("read", AdminLevel::Read), ("full", AdminLevel::Full)];
@@ -34,6 +35,18 @@ pub(super) fn tenants(read: &mut SettingReader<'_>, warnings: &mut Vec<String>) 
         warnings.push("WEIR_TOKEN_REVOKED_FILE has no effect without WEIR_TOKEN_KEY_FILE".into());
     }
     Some(TenantSettings { key_file: key_file?, revoked_file })
+}
+
+/// `grpc` is the TLS of the gRPC server.
+pub(super) fn debug_tls(
+    read: &mut SettingReader<'_>,
+    grpc: Option<&ServerTls>,
+    warnings: &mut Vec<String>,
+) -> Option<ServerTls> {
+    if !read.bool("DEBUG_TLS") {
+        return None;
+    }
+    grpc.cloned().or_else(|| tls::files(read, warnings))
 }
 
 fn hosts(text: &str) -> Result<Vec<Box<str>>, &'static str> {
@@ -72,6 +85,20 @@ mod tests {
         assert_eq!((settings.warnings.len(), settings.admin.allows_plain), (0, true));
         assert_eq!(settings.admin.hosts, ["weir.example", "weir.example:8443"].map(Box::from));
         assert_eq!(settings.admin.token_file, Some("/etc/weir/tokens".into()));
+    }
+
+    #[test]
+    fn tls_is_that_of_grpc() {
+        let files = [("GRPC_SERVER_TLS_CERT", "/c"), ("GRPC_SERVER_TLS_KEY", "/k")];
+        let with = |more: &[(&'static str, &'static str)]| {
+            let settings = resolve(&[&files[..], more].concat()).expect("valid settings");
+            (settings.grpc.tls.is_some(), settings.debug_tls.is_some())
+        };
+        assert_eq!(with(&[]), (false, false));
+        assert_eq!(with(&[("GRPC_SERVER_USE_TLS", "true")]), (true, false));
+        assert_eq!(with(&[("GRPC_SERVER_USE_TLS", "true"), ("DEBUG_TLS", "true")]), (true, true));
+        assert_eq!(with(&[("DEBUG_TLS", "true")]), (false, true));
+        assert_eq!(resolve(&[("DEBUG_TLS", "true")]).expect_err("no files").0.len(), 2);
     }
 
     #[test]

@@ -27,7 +27,7 @@ use weir_sources::xds::XdsSettings;
 use weir_store::WaitBounds;
 
 use super::{
-    admin::{admin, tenants},
+    admin::{admin, debug_tls, tenants},
     bounds::{bounds, waits},
     coordination::coordination,
     disk,
@@ -57,6 +57,8 @@ pub struct Settings {
     /// `WEIR_JSON`: who may use `/json`.
     pub json: JsonAccess,
     pub debug: ListenAddress,
+    /// `DEBUG_TLS`: the certificates of the gRPC port, if the debug port is encrypted.
+    pub debug_tls: Option<ServerTls>,
     /// `WEIR_ADMIN` and others: who may use the admin API on the debug port.
     pub admin: AdminSettings,
     /// `WEIR_TOKEN_KEY_FILE` and others: how tenants see themselves. None if they do not.
@@ -182,6 +184,7 @@ impl Settings {
         warnings.extend(unsupported::check(read, backend));
         let grpc = grpc(read, &mut warnings);
         let redis_port = redis_port::redis_port(read, grpc.tls.as_ref(), &mut warnings);
+        let grpc_tls = grpc.tls.clone();
         let instance = random_instance_id();
         let coordination = coordination(read, max_counters);
         let disk = disk::disk(read, backend, &coordination);
@@ -192,6 +195,7 @@ impl Settings {
             redis_port,
             http: read_http_address(read),
             debug: read_debug_address(read),
+            debug_tls: debug_tls(read, grpc_tls.as_ref(), &mut warnings),
             admin: admin(read, &mut warnings),
             tenants: tenants(read, &mut warnings),
             prometheus: prometheus(read),

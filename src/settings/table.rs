@@ -75,6 +75,7 @@ const FIRST: &[(&str, &[Setting])] = &[
                 `read`, `full`"),
         hidden("WEIR_ADMIN_TOKEN_FILE", "").means("file of tokens, lines of `name:level:token`, watched for changes"),
         shown("WEIR_ADMIN_HOSTS", "").means("further names of the debug port, which its `Host` and `Origin` may be"),
+        switch("DEBUG_TLS").means("encrypts the debug port with gRPC's certificates, and demands those of clients if gRPC does"),
         switch("WEIR_ADMIN_PLAIN").means("takes tokens of other hosts without TLS"),
         hidden("WEIR_TOKEN_KEY_FILE", "")
             .means("file of keys that sign [tokens of tenants](security.md#tenants), one a line, watched for changes"),

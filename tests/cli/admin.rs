@@ -27,6 +27,7 @@ fn why_and_top_ask_a_running_weir() {
     let text = stdout(&admitted);
     assert!(text.starts_with("The request would be admitted"), "{text}");
     assert!(text.contains("Rule shop.hello admits it: 2 are left of 2 requests per 365d"), "{text}");
+    assert!(text.contains("\n\nhello=world\n"), "{text}");
     assert!(
         text.contains("> key hello, any value, ") || text.contains("> key hello, value world, "),
         "{text}"

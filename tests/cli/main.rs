@@ -11,6 +11,7 @@ mod replay;
 mod rules;
 mod secrets;
 mod simulate;
+mod tenants;
 mod terminal;
 
 use weir_testing::{child, skipped};

@@ -195,7 +195,7 @@ fn a_recording_that_nobody_has_started_and_files_of_others_are_told() {
     let key = key.to_str().expect("a plain path");
     let none = run(&["record", "--minutes", "0", "--key-file", key, "--address", weir.address("debug")], &[]);
     assert_eq!(none.status.code(), Some(1));
-    assert!(stderr(&none).contains("404: There is no recording: start one by a POST."), "{}", stderr(&none));
+    assert!(stderr(&none).contains("There is no recording: start one by a POST. (404)"), "{}", stderr(&none));
     let reads = Serving::start(path(&dir), &[NO_DELAY]);
     let refused =
         run(&["record", "--minutes", "0", "--key-file", key, "--address", reads.address("debug")], &[]);

@@ -1,5 +1,6 @@
 //! TLS on the gRPC port: certificates and their rotation, accepted and rejected clients, and `weir call` with TLS.
 
+mod admin;
 mod clients;
 mod command;
 mod expiry;

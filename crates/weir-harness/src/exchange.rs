@@ -19,6 +19,7 @@ use weir_proto::{
     },
     weir::v1::{AcquireRequest, acquire_request},
 };
+use weir_recording::RecordingOrder;
 use weir_server::grpc::{AcquireService, Service};
 use weir_store::{MemoryStore, clock::ManualClock};
 
@@ -97,12 +98,14 @@ impl Settled {
 
 impl Exchange {
     pub fn new(name: &str) -> Self {
-        let (keys, tenants, tiers): (&[&str], &[&str], usize) = match name {
+        let recorded = name.strip_prefix("recorded_");
+        let (keys, tenants, tiers): (&[&str], &[&str], usize) = match recorded.unwrap_or(name) {
             "two_by_three" => (&["tenant", "path", "method"], &["acme", "beta"], 2),
             _ => (&["tenant"], &["acme"], 1),
         };
         // the first decisions are all sampled, which later ones are not
-        Self::with(keys, tenants, tiers, &[("WEIR_HOT_KEYS", "off")])
+        let record = if recorded.is_some() { "15m" } else { "off" };
+        Self::with(keys, tenants, tiers, &[("WEIR_HOT_KEYS", "off"), ("WEIR_RECORD", record)])
     }
 
     fn with(keys: &[&str], tenants: &[&str], tiers: usize, variables: &[(&str, &str)]) -> Self {
@@ -112,8 +115,12 @@ impl Exchange {
         let environment: BTreeMap<String, String> =
             variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let settings = Settings::resolve(&Flags::default(), &environment).expect("valid settings");
+        let keep = settings.limiter.recording.keep;
         let limiter = Limiter::new(MemoryStore::new(1_000), Arc::clone(&stats), settings.limiter);
         limiter.load(rules(keys, tiers));
+        if let Some(keep) = keep {
+            limiter.recorder().start(RecordingOrder { keep, ..RecordingOrder::default() }, NOW);
+        }
         let service = Service::new(
             Arc::new(limiter),
             Arc::new(ManualClock::at(NOW)),

@@ -33,7 +33,6 @@ pub fn key_text(check: &LimitCheck<'_>, values: bool) -> String {
 }
 
 /// The number of a counter whose key has this `hash`, by which people recognize it while the process runs.
-#[expect(clippy::cast_possible_truncation, reason = "it is the high half")]
 pub const fn counter_number(hash: u64) -> u32 {
     (hash >> 32) as u32
 }

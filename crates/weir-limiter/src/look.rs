@@ -59,12 +59,12 @@ impl<S: Store> Limiter<S> {
             self.store.take_places(&asked, 0, now, TakeOptions::default()).await.ok()
         };
         let taken = taken.map(|taken| taken.decisions).unwrap_or_default();
-        let placed = (!taken.is_empty()).then(|| PlaceDecisions {
+        let decided = (!taken.is_empty()).then(|| PlaceDecisions {
             decisions: taken.iter().copied().map(Some).collect(),
             ..PlaceDecisions::default()
         });
         let verdict =
-            Verdict::with_places(request, &matched, &decisions, placed.as_ref(), &self.settings.modes);
+            Verdict::with_places(request, &matched, &decisions, decided.as_ref(), &self.settings.modes);
         let (code, codes) =
             (verdict.code, verdict.statuses.iter().map(|status| status.code).collect::<Vec<_>>());
         Ok(describe(&Looked {

@@ -173,6 +173,11 @@ impl OpenBlock {
         Self { block, longest: Period::MAX, ..Self::default() }
     }
 
+    /// The block, if it has begun.
+    pub(crate) fn begun(&self) -> Option<&RecordedBlock> {
+        (!self.is_empty()).then_some(&self.block)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.block.bytes.is_empty()
     }

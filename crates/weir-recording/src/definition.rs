@@ -15,7 +15,7 @@ use weir_limit::{
 };
 
 use crate::{
-    fields::{Fields, put_text},
+    fields::{RecordingFields, put_text},
     state::{CounterBefore, put_state},
     value_key::ValueKey,
 };
@@ -71,7 +71,7 @@ pub(crate) fn put_definition(out: &mut Vec<u8>, text: &DescriptorText<'_>, first
 
 /// Writes `fields`, the definition of a descriptor with so many `entries`, without its rule and with hashed values.
 pub(crate) fn put_hashed(out: &mut Vec<u8>, fields: &[u8], entries: u16, key: &ValueKey) -> Option<()> {
-    let mut fields = Fields(fields);
+    let mut fields = RecordingFields(fields);
     put_text(out, fields.text()?)?;
     for _ in 0..entries {
         let entry = Entry { key: fields.text()?, value: fields.text()? };
@@ -112,7 +112,7 @@ fn put_limit(out: &mut Vec<u8>, limit: Option<&RuntimeLimit>) -> Option<()> {
     Some(())
 }
 
-fn take_limit(fields: &mut Fields<'_>) -> Option<Box<RuntimeLimit>> {
+fn take_limit(fields: &mut RecordingFields<'_>) -> Option<Box<RuntimeLimit>> {
     let policy = if fields.u8()? == 1 { OverLimitPolicy::Count } else { OverLimitPolicy::Ignore };
     let mut tiers = Tiers::new();
     for _ in 0..fields.u8()? {
@@ -144,7 +144,7 @@ impl<'a> Definition<'a> {
         entries: u16,
         number_of: impl FnOnce(&'a [u8]) -> u32,
     ) -> Option<Self> {
-        let mut fields = Fields(bytes);
+        let mut fields = RecordingFields(bytes);
         let domain = fields.text()?;
         let mut read = SmallVec::new();
         for _ in 0..entries {

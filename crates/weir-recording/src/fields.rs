@@ -1,11 +1,11 @@
 //! Numbers and texts of fixed forms, one after the other.
 
 /// What is left to be read.
-pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
+pub(crate) struct RecordingFields<'a>(pub(crate) &'a [u8]);
 
-// === impl Fields ===
+// === impl RecordingFields ===
 
-impl<'a> Fields<'a> {
+impl<'a> RecordingFields<'a> {
     pub(crate) fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;

@@ -7,7 +7,7 @@ use weir_limit::Timestamp;
 use crate::{
     block::{DEFINITION, HEAD, RecordedBlock},
     definition::put_hashed,
-    fields::{Fields, put_text},
+    fields::{RecordingFields, put_text},
     reader::records,
     value_key::ValueKey,
 };
@@ -19,6 +19,7 @@ pub(crate) const FORMAT: u16 = 1;
 
 const HASHED: u8 = 1;
 const MISSING: u8 = 2;
+const SHARED: u8 = 4;
 
 /// The length of what a block begins with.
 pub(crate) const BLOCK_HEAD: usize = 16;
@@ -34,6 +35,8 @@ pub struct RecordingHeader {
     pub clock_offset: i64,
     /// Whether values are hashed.
     pub is_hashed: bool,
+    /// Whether other instances count on the same counters.
+    pub is_shared: bool,
     /// Whether the instance did not answer, so that nothing of it is there.
     pub is_missing: bool,
     /// The time of the first record, and that of the last one.
@@ -70,7 +73,9 @@ impl RecordingHeader {
         }
         fields.extend(self.clock_offset.to_le_bytes());
         let flag = |flag, is_set| if is_set { flag } else { 0 };
-        fields.push(flag(HASHED, self.is_hashed) | flag(MISSING, self.is_missing));
+        fields.push(
+            flag(HASHED, self.is_hashed) | flag(MISSING, self.is_missing) | flag(SHARED, self.is_shared),
+        );
         let numbers = [self.from.as_nanos(), self.until.as_nanos(), self.dropped, self.lost, self.unnamed];
         fields.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
         let mut bytes = MAGIC.to_vec();
@@ -81,10 +86,10 @@ impl RecordingHeader {
     }
 
     pub(crate) fn read(fields: &[u8]) -> Option<Self> {
-        let mut fields = Fields(fields);
+        let mut fields = RecordingFields(fields);
         let (version, instance) = (fields.text()?.to_owned(), fields.text()?.to_owned());
         let (clock_offset, flags) = (fields.i64()?, fields.u8()?);
-        let (is_hashed, is_missing) = (flags & HASHED != 0, flags & MISSING != 0);
+        let [is_hashed, is_missing, is_shared] = [HASHED, MISSING, SHARED].map(|flag| flags & flag != 0);
         let (from, until) = (Timestamp::from_nanos(fields.u64()?), Timestamp::from_nanos(fields.u64()?));
         let (dropped, lost, unnamed) = (fields.u64()?, fields.u64()?, fields.u64()?);
         Some(Self {
@@ -92,6 +97,7 @@ impl RecordingHeader {
             instance,
             clock_offset,
             is_hashed,
+            is_shared,
             is_missing,
             from,
             until,

@@ -12,7 +12,7 @@ use crate::{
         SHADOWED, STATUS_OVER, TIME, UNDONE,
     },
     definition::Definition,
-    fields::Fields,
+    fields::RecordingFields,
     file::{BLOCK_HEAD, FORMAT, MAGIC, RecordingHeader},
 };
 
@@ -161,7 +161,7 @@ pub(crate) fn records(mut bytes: &[u8]) -> impl Iterator<Item = (RecordHead, &[u
 }
 
 fn split_record(bytes: &[u8]) -> Option<(RecordHead, &[u8], &[u8])> {
-    let mut fields = Fields(bytes);
+    let mut fields = RecordingFields(bytes);
     let length = usize::try_from(fields.u32()?).ok().filter(|length| *length >= HEAD)?;
     let head = RecordHead { kind: fields.u8()?, flags: fields.u8()?, count: fields.u16()? };
     let (record, rest) = bytes.split_at_checked(length)?;
@@ -188,7 +188,7 @@ impl Recording {
 
     /// Reads the first recording of a file.
     pub fn read(bytes: Vec<u8>) -> Result<Self, RecordingError> {
-        let mut fields = Fields(&bytes);
+        let mut fields = RecordingFields(&bytes);
         if fields.bytes(MAGIC.len()) != Some(MAGIC) {
             return Err(RecordingError::NotOne);
         }
@@ -245,7 +245,7 @@ impl Recording {
     }
 }
 
-fn block_head(fields: &mut Fields<'_>) -> Option<(usize, u16, u64)> {
+fn block_head(fields: &mut RecordingFields<'_>) -> Option<(usize, u16, u64)> {
     let (length, lane) = (fields.u32()?, fields.u16()?);
     fields.u16()?;
     Some((usize::try_from(length).ok()?, lane, fields.u64()?))
@@ -343,7 +343,7 @@ impl<'a> DescriptorNames<'a> {
 
 impl DescriptorNames<'_> {
     fn text(&self, names: &[u8]) -> String {
-        let mut fields = Fields(names);
+        let mut fields = RecordingFields(names);
         fields.text();
         let mut texts = Vec::new();
         while let (Some(key), Some(value)) = (fields.text(), fields.text()) {
@@ -383,7 +383,7 @@ impl<'a> LaneCursor<'a> {
         fields: &'a [u8],
         names: &mut DescriptorNames<'a>,
     ) -> Option<()> {
-        let mut fields = Fields(fields);
+        let mut fields = RecordingFields(fields);
         let kind = match head.kind {
             DEFINITION => {
                 let definition = names.define(fields.0, head.count);
@@ -417,7 +417,7 @@ impl<'a> LaneCursor<'a> {
     }
 
     fn read_statuses(&mut self, PendingRecord { kind, head, fields, .. }: PendingRecord<'a>) -> Option<()> {
-        let mut fields = Fields(fields);
+        let mut fields = RecordingFields(fields);
         for _ in 0..head.count {
             let status = if kind == RecordedKind::Reset {
                 PendingStatus { number: fields.u32()?, ..PendingStatus::default() }

@@ -67,6 +67,7 @@ pub struct RecordingState {
     pub has_values: bool,
     pub max_bytes: u64,
     pub requests: u64,
+    /// Those of full blocks.
     pub bytes: u64,
     /// Those that made room for later ones.
     pub dropped: u64,
@@ -212,21 +213,27 @@ impl Recorder {
         self.unnamed.store(0, Ordering::Relaxed);
     }
 
-    /// Ends the blocks of all lanes, so that each request is counted.
     pub fn state(&self, now: Timestamp) -> RecordingState {
         if self.is_on() && now.as_nanos() >= self.until.load(Ordering::Relaxed) {
             self.stop();
         }
-        self.seal_all();
+        let (mut open, mut oldest) = (0, None::<Timestamp>);
+        for lane in self.lanes.get().into_iter().flat_map(Sharded::all) {
+            let lane = lane.lock();
+            for block in lane.waiting.iter().chain(lane.open.begun()) {
+                open += block.requests;
+                oldest = Some(oldest.map_or(block.begun, |oldest| oldest.min(block.begun)));
+            }
+        }
         let ring = self.ring.lock();
         RecordingState {
             is_on: self.is_on(),
             since: ring.since,
             until: ring.order.until,
-            oldest: ring.blocks.iter().map(|block| block.begun).min(),
+            oldest: ring.blocks.iter().map(|block| block.begun).chain(oldest).min(),
             has_values: ring.order.has_values,
             max_bytes: self.max_bytes as u64,
-            requests: ring.requests,
+            requests: ring.requests + open,
             bytes: ring.bytes as u64,
             dropped: ring.dropped,
             lost: self.lost.load(Ordering::Relaxed),

@@ -5,7 +5,7 @@ use weir_limit::{
     algorithm::{CounterState, FixedWindow, SlidingWindow, Span, TokenBucket},
 };
 
-use crate::fields::Fields;
+use crate::fields::RecordingFields;
 
 const FIXED_WINDOW: u8 = 1;
 const SLIDING_WINDOW: u8 = 2;
@@ -31,7 +31,8 @@ enum StateBefore {
 pub(crate) fn put_state(out: &mut Vec<u8>, tier: &Tier, counter: &CounterState, hits: Hits, at: Timestamp) {
     let mut before = counter.clone();
     if hits > Hits(0) {
-        before.give_back(tier, at, hits);
+        // the very hits, and not the oldest ones
+        before.release(tier, at, at, hits);
     }
     let mut put = |kind: u8, numbers: &[u64]| {
         out.push(kind);
@@ -58,7 +59,7 @@ pub(crate) fn put_state(out: &mut Vec<u8>, tier: &Tier, counter: &CounterState, 
 // === impl CounterBefore ===
 
 impl CounterBefore {
-    pub(crate) fn take(fields: &mut Fields<'_>) -> Option<Self> {
+    pub(crate) fn take(fields: &mut RecordingFields<'_>) -> Option<Self> {
         let (kind, period) = (fields.u8()?, Period::from_nanos(fields.u64()?));
         let (at, number) = (Timestamp::from_nanos(fields.u64()?), fields.u64()?);
         let state = match kind {

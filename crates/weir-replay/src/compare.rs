@@ -49,7 +49,7 @@ struct DescriptorCounts {
 }
 
 #[derive(Debug)]
-struct Tally {
+struct ReplayTally {
     /// One for each new rule, and then those of old rules alone.
     rows: Vec<RuleChange>,
     old_rows: HashMap<String, usize, RandomState>,
@@ -70,7 +70,7 @@ pub fn compare(
     let mut new = ExactLimiter::new(input.new, &input.settings);
     let mut old = input.old.map(|old| ExactLimiter::new(old, &input.settings));
     let mut merged = Merged::of(input.recordings, known_values(input));
-    let mut tally = Tally::new(&new, series(input.recordings));
+    let mut tally = ReplayTally::new(&new, series(input.recordings));
     let mut events = 0_u64;
     loop {
         if events.is_multiple_of(TOLD) && progress(merged.progress()).is_break() {
@@ -122,9 +122,9 @@ fn series(recordings: &[Recording]) -> ReplaySeries {
     }
 }
 
-// === impl Tally ===
+// === impl ReplayTally ===
 
-impl Tally {
+impl ReplayTally {
     fn new(new: &ExactLimiter, series: ReplaySeries) -> Self {
         let row = |label: &String| RuleChange { rule: label.clone(), hits: OldNew::default() };
         Self {
@@ -297,6 +297,12 @@ fn unknown(
     if input.recordings.len() - missing.len() > 1 {
         let what = "One exact limiter decides for all instances: those that sync at intervals may have admitted more";
         unknown.push(format!("{what}, by the bound of their mode."));
+    }
+    if let [only] = input.recordings
+        && only.header().is_shared
+    {
+        let what = "Counters are shared with other instances, whose requests are not in the recording";
+        unknown.push(format!("{what}: record all of them."));
     }
     let dropped = sum(|header| header.dropped);
     if dropped > 0 {

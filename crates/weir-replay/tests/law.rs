@@ -254,7 +254,7 @@ fn with_several_workers_the_hits_of_each_key_agree_in_every_window() {
                     if i % 200 == 0 {
                         barrier.wait();
                     }
-                    let at = NOW.after(Period::from_millis(i * 5 + worker));
+                    let at = NOW.after(Period::from_millis(1 + i * 5 + worker));
                     one(limiter, "fixed", &format!("a{}", i % 7), at);
                 }
             });

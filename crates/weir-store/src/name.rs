@@ -76,7 +76,7 @@ pub fn instances(prefix: &str) -> String {
 
 /// The key of the notes of instances for each other, and that of their summaries, in one slot.
 pub fn board(prefix: &str) -> Keys {
-    ["notes", "fleet"].map(|part| format!("{{{}}}:{part}", instances(prefix))).into_iter().collect()
+    ["notes", "fleet"].map(|part| format!("{prefix}{{weir:instances}}:{part}")).into_iter().collect()
 }
 
 /// The keys of the cycle before `cycle`, and of `cycle`; then the key of the members.

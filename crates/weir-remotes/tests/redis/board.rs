@@ -62,7 +62,7 @@ async fn carries_as_the_model_does(server: &Server, address: Address, cases: u64
                 read_until = *at;
             }
         }
-        let keys = server.send::<Vec<String>>(&["KEYS", &format!("{{{seed}:*")]);
+        let keys = server.send::<Vec<String>>(&["KEYS", &format!("{seed}:*")]);
         assert!(keys.len() <= 2, "{keys:?}");
     }
 }

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use redis::Value;
-use weir_limit::{Algorithm, Bucket, Hits, OverLimitPolicy, Period, PlaceName, Refill};
+use weir_limit::{Algorithm, Bucket, Hits, OverLimitPolicy, Period, PlaceName, Refill, Timestamp};
 use weir_remotes::redis::{Auth, RedisRemote};
 use weir_store::{
+    board::BoardPost,
     place_command::{PlaceCommand, PlaceOp},
     pool_command::{MemberNews, PoolCommand, PoolMember, PoolOp, PoolReport},
     remote::{Heartbeat, Remote as _},
@@ -13,8 +14,9 @@ use weir_store::{
 
 use crate::support::{Op, Server, address, compatible, connected, now, send, settings, target, tier};
 
-const SCRIPTS: [&str; 4] = [
+const SCRIPTS: [&str; 5] = [
     include_str!("../../src/redis/heartbeat.lua"),
+    include_str!("../../src/redis/board.lua"),
     include_str!("../../src/redis/places.lua"),
     include_str!("../../src/redis/pools.lua"),
     include_str!("../../src/redis/take.lua"),
@@ -57,6 +59,11 @@ async fn the_least_rights_of_the_page_suffice() {
             .await
             .expect("it may register");
     }
+    let (read_until, summary) = (Timestamp::default(), Some(&b"{}"[..]));
+    let post =
+        BoardPost { instance: "one", summary, note: Some(b"reset"), read_until, reads_summaries: true };
+    let board = remote.post(post).await.expect("it may tell others");
+    assert_eq!((board.notes.len(), board.summaries.len()), (1, 1));
     let pool =
         target("d|service=kyc|client", OverLimitPolicy::Ignore, vec![tier(9, 60, Algorithm::FixedWindow)]);
     let member = PoolMember { name: "A".into(), is_named: false };

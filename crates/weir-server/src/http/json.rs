@@ -3,7 +3,7 @@
 use std::{
     pin::Pin,
     sync::{
-        Arc,
+        Arc, LazyLock,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, ready},
@@ -40,6 +40,10 @@ use weir_store::{Store, TakeOptions};
 
 const REQUEST: &str = "envoy.service.ratelimit.v3.RateLimitRequest";
 const RESPONSE: &str = "envoy.service.ratelimit.v3.RateLimitResponse";
+
+/// Of all servers: it takes as much memory as thousands of counters.
+static MESSAGES: LazyLock<DescriptorPool> =
+    LazyLock::new(|| DescriptorPool::decode(proto::DESCRIPTORS).expect("compiled by weir's own build"));
 
 /// The memory of an object in JSON while it is decoded, in bytes: an estimate from above.
 const OBJECT: usize = 256;
@@ -192,8 +196,7 @@ impl JsonError {
 impl<S: Store> JsonApi<S> {
     /// Panics if weir was built without the descriptors of its own messages.
     pub(super) fn new(context: ServiceContext<S>, bounds: RequestBounds) -> Self {
-        let pool = DescriptorPool::decode(proto::DESCRIPTORS).expect("compiled by weir's own build");
-        let message = |name| pool.get_message_by_name(name).expect("declared in weir's own proto files");
+        let message = |name| MESSAGES.get_message_by_name(name).expect("declared in weir's own proto files");
         let (request, response) = (message(REQUEST), message(RESPONSE));
         Self {
             calls: context.stats.method("json"),

@@ -13,28 +13,39 @@ use http_body_util::BodyExt as _;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
     sync::watch,
     task::JoinSet,
-    time::sleep,
+    time::{sleep, timeout},
 };
+use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
 use tower::ServiceExt as _;
 
 use super::{
     access::{Encryption, HttpPeer},
     client::HttpClient,
 };
-use crate::connections::{Connection, Connections, MAX_READ, Metered, UnreadBytes};
+use crate::{
+    Certificates,
+    connections::{Connection, Connections, MAX_READ, Metered, UnreadBytes},
+};
+use weir_net::tls::ALPN_HTTP1;
 use weir_observe::throttle::Throttle;
 
 /// How long to wait after a failed accept. The usual cause, too many open files, outlasts an immediate retry.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves `listener` until `stop`, then waits for the responses to open requests. The caller has to bound that time.
+/// The time of a TLS handshake.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Serves `listener` until `stop`, encrypted by the latest of `certificates` if there are some, then waits for the
+/// responses to open requests. The caller has to bound that time.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
     connections: Arc<Connections>,
+    certificates: Option<Arc<Certificates>>,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let (stopping, stopped) = watch::channel(false);
@@ -47,8 +58,13 @@ pub async fn serve(
             accepted = listener.accept() => match accepted {
                 // a connection too many is closed here
                 Ok((stream, _)) => if let Some(opened) = connections.open() {
-                    let connections = Arc::clone(&connections);
-                    tasks.spawn(serve_connection(stream, opened, router.clone(), connections, stopped.clone()));
+                    let served = Served {
+                        opened,
+                        router: router.clone(),
+                        connections: Arc::clone(&connections),
+                        stopping: stopped.clone(),
+                    };
+                    tasks.spawn(served.accept(stream, certificates.clone()));
                 },
                 Err(error) => {
                     if let Some(suppressed) = failed.admit(Instant::now()) {
@@ -65,19 +81,61 @@ pub async fn serve(
     Ok(())
 }
 
+/// A connection, and what serves it.
+struct Served {
+    opened: Connection,
+    router: Router,
+    connections: Arc<Connections>,
+    stopping: watch::Receiver<bool>,
+}
+
+// === impl Served ===
+
+impl Served {
+    async fn accept(self, stream: TcpStream, certificates: Option<Arc<Certificates>>) {
+        // a response is one small write, which must not wait for the acknowledgement of the previous one
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "cannot disable nagle's algorithm on a connection");
+        }
+        let Some(certificates) = certificates else {
+            let peer = HttpPeer::of(&stream, Encryption::Off);
+            return self.serve(stream, peer).await;
+        };
+        // that of gRPC speaks HTTP/2
+        let mut config = ServerConfig::clone(&certificates.config());
+        config.alpn_protocols = vec![ALPN_HTTP1.to_vec()];
+        let handshake = timeout(HANDSHAKE, TlsAcceptor::from(Arc::new(config)).accept(stream));
+        let accepted = tokio::select! {
+            accepted = handshake => accepted,
+            () = self.opened.account().closed() => return,
+        };
+        let stream = match accepted {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed on the debug port"),
+            Err(_) => return tracing::debug!("TLS handshake on the debug port not in time"),
+        };
+        certificates.handshakes.add(1);
+        let (socket, session) = stream.get_ref();
+        let has_certificate = session.peer_certificates().is_some();
+        let encryption = if has_certificate { Encryption::WithCertificate } else { Encryption::On };
+        let peer = HttpPeer::of(socket, encryption);
+        self.serve(stream, peer).await;
+    }
+
+    async fn serve(self, stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, peer: HttpPeer) {
+        let Self { opened, router, connections, stopping } = self;
+        serve_connection((stream, peer), opened, router, connections, stopping).await;
+    }
+}
+
 /// Ends when the client closes the connection, is idle or slow for too long, or has its last response after `stopping`.
 async fn serve_connection(
-    stream: TcpStream,
+    (stream, peer): (impl AsyncRead + AsyncWrite + Send + Unpin + 'static, HttpPeer),
     opened: Connection,
     router: Router,
     connections: Arc<Connections>,
     mut stopping: watch::Receiver<bool>,
 ) {
-    // a response is one small write, which must not wait for the acknowledgement of the previous one
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "cannot disable nagle's algorithm on a connection");
-    }
-    let peer = HttpPeer::of(&stream, Encryption::Off);
     let account = Arc::clone(opened.account());
     let bounds = *connections.bounds();
     let client = HttpClient::new(Arc::clone(&account), bounds.arrival);

@@ -39,6 +39,7 @@ pub(crate) const SIDECAR: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 6);
 pub(crate) struct Admin {
     pub(crate) server: TestServer,
     pub(crate) service: Service,
+    pub(crate) health: Health,
     tokens: Option<(Arc<AdminTokens>, PathBuf)>,
     _dir: TempDir,
 }
@@ -96,11 +97,12 @@ impl Admin {
             write_tokens(&path, text);
             (AdminTokens::load(&path).expect("tokens"), path)
         });
+        let health = Health::new();
         let context = ServiceContext {
             limiter: Arc::clone(&service.limiter),
             stats: Arc::clone(&service.stats),
             clock: Arc::clone(&service.clock) as _,
-            health: Health::new(),
+            health: health.clone(),
             headers: ResponseHeaders::default(),
             tracer: None,
             metric_names: MetricNames::default(),
@@ -111,7 +113,7 @@ impl Admin {
         let facts = ProcessFacts { instance: "test:6070".to_owned(), ..ProcessFacts::default() };
         let parts = AdminParts { permission, facts, more: Vec::new() };
         let router = http::debug_router(&context, &Pages::new(Arc::default()), parts);
-        Self { server: TestServer::start(router).await, service, tokens, _dir: dir }
+        Self { server: TestServer::start(router).await, service, health, tokens, _dir: dir }
     }
 
     pub(crate) fn tokens(&self) -> &(Arc<AdminTokens>, PathBuf) {
@@ -190,7 +192,7 @@ impl Ask {
     fn send(&self, address: SocketAddr) -> Answer {
         let Self { method, path, host, headers, body, .. } = self;
         let host = host.clone().unwrap_or_else(|| address.to_string());
-        let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
+        let headers: String = headers.iter().flat_map(|header| [header, "\r\n"]).collect();
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n{headers}content-length: {}\r\n\r\n{body}",
             body.len()

@@ -193,7 +193,10 @@ async fn why_agrees_with_the_next_decision() {
     assert_eq!(descriptor["steps"][0]["tried"][0]["words"], "key tennant, value x");
     let told = why(&admin, &asks("acme")).await;
     let sentence = told["descriptors"][0]["sentence"].as_str().expect("a sentence");
-    assert!(sentence.starts_with("Rule shop.tenant rejects it: 3 requests per 1m are used up"), "{sentence}");
+    assert!(
+        sentence.starts_with("Rule shop.tenant rejects it: its limit of 3 requests per 1m is used up"),
+        "{sentence}"
+    );
 }
 
 #[tokio::test]
@@ -280,4 +283,46 @@ async fn the_console_is_open_and_has_its_headers() {
         let tag = answer.head.split("etag: ").nth(1).and_then(|rest| rest.lines().next()).expect("a tag");
         assert_eq!(admin.status(&ask.header(&format!("if-none-match: {tag}"))).await, 304);
     }
+}
+
+/// Names that others choose: as long as a megabyte, and many.
+#[tokio::test]
+async fn long_names_and_many_rules_are_answered_within_bounds() {
+    let nodes: Vec<_> = (0..10_000).map(|i| limited("tenant", &format!("t{i:05}"), 5)).collect();
+    let admin =
+        Admin::of(shown([nodes, vec![limited("long", "", 1)]].concat()), AdminSettings::default(), None)
+            .await;
+    let long = "<img src=x onerror=alert(1)>".repeat(40_000);
+    for value in [&*long, &long[..4_096], &long[..100]] {
+        admin.service.decide(&[("long", value)], 5).await;
+    }
+    for i in 0..2_000 {
+        admin
+            .service
+            .decide_all(&format!("domain-{i}-{}", "x".repeat(100)), vec![descriptor(&[("a", "b")], 1)])
+            .await;
+    }
+    let hot = get(&admin, "/v1/hot").await;
+    let has_entries: Vec<bool> = hot["items"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|counter| counter["entries"].is_array())
+        .collect();
+    assert_eq!(has_entries.iter().filter(|has| **has).count(), 1, "{has_entries:?}");
+    assert!(hot.to_string().len() < 5_000);
+    let unmatched = get(&admin, "/v1/unmatched?limit=1000").await;
+    assert_eq!(unmatched["items"].as_array().map(Vec::len), Some(1_000));
+    assert_eq!(unmatched["items"][0]["domain"], "_other", "{}", unmatched["items"][0]);
+    assert!(unmatched.to_string().len() < 200_000);
+    let attention = get(&admin, "/v1/attention?limit=1000").await;
+    assert!(attention["items"].as_array().is_some_and(|items| items.len() <= 1_000 && items.len() > 100));
+    let (mut rules, mut path) = (0, "/v1/rules?limit=1000".to_owned());
+    while rules < 20_000 {
+        let part = get(&admin, &path).await;
+        rules += part["items"].as_array().expect("a list").len();
+        let Some(next) = part["next"].as_str() else { break };
+        path = format!("/v1/rules?limit=1000&cursor={next}");
+    }
+    assert_eq!(rules, 10_001);
 }

@@ -247,11 +247,11 @@ async fn a_browser_has_a_cookie_for_a_token() {
     let other = Admin::with_tokens(AdminSettings::default()).await;
     assert_eq!(other.status(&Ask::get("/hot").header(&cookie)).await, 200);
     let (tokens, path) = other.tokens();
-    let (changed, changes) = mpsc::channel::<()>(1);
-    let changes = stream::unfold(changes, async |mut changes| Some((changes.recv().await?, changes)));
+    let (notice, noticed) = mpsc::channel::<()>(1);
+    let changes = stream::unfold(noticed, async |mut noticed| Some((noticed.recv().await?, noticed)));
     let follow = tokio::spawn(Arc::clone(tokens).follow(Box::pin(changes)));
     write_tokens(path, &format!("ci:read:{WRONG}\n"));
-    changed.send(()).await.expect("it follows");
+    notice.send(()).await.expect("it follows");
     let until = async {
         while other.status(&Ask::get("/hot").header(&cookie)).await != 401 {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -263,8 +263,8 @@ async fn a_browser_has_a_cookie_for_a_token() {
     assert_eq!(other.status(&Ask::get("/hot").token(WRONG)).await, 200);
     // a file with errors leaves the tokens as they are
     write_tokens(path, "nonsense\n");
-    changed.send(()).await.expect("it follows");
-    drop(changed);
+    notice.send(()).await.expect("it follows");
+    drop(notice);
     follow.await.expect("it ends");
     assert_eq!(other.status(&Ask::get("/hot").token(WRONG)).await, 200);
     // 12 hours

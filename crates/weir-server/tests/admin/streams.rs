@@ -6,7 +6,10 @@ use std::{
 };
 
 use serde_json::Value;
-use weir_server::http::admin::{AdminLevel, AdminSettings};
+use weir_server::{
+    health::Reason,
+    http::admin::{AdminLevel, AdminSettings},
+};
 
 use crate::{
     client::{Admin, Ask, connect, document},
@@ -61,6 +64,27 @@ async fn events_have_the_answers_of_their_operations() {
         assert!(found.is_empty(), "{found:#?}\n{data}");
     }
     assert_eq!(data(&text, "hot_rejected").expect("data")["items"][0]["hits"], 20);
+}
+
+#[tokio::test]
+async fn a_stream_ends_when_the_process_stops() {
+    let admin = Admin::start(AdminSettings::default()).await;
+    let mut stream = open(&admin, Ipv4Addr::LOCALHOST, "instance");
+    let (mut stream, _) = tokio::task::spawn_blocking(move || {
+        let head = read(&mut stream, |text| text.contains("\r\n\r\n"));
+        (stream, head)
+    })
+    .await
+    .expect("a head");
+    admin.health.fail(Reason::Stopping);
+    let rest = tokio::task::spawn_blocking(move || {
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).map(|_| ())
+    });
+    // its last chunk is empty; the connection is that of the next request until the server stops
+    admin.server.stop.send(()).expect("it runs");
+    admin.server.running.await.expect("no panic").expect("it stops");
+    rest.await.expect("it ends").expect("without an error");
 }
 
 #[tokio::test]

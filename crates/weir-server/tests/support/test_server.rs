@@ -38,7 +38,7 @@ impl TestServer {
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
         let connections = Arc::<Connections>::default();
-        let running = tokio::spawn(http::serve(listener, router, Arc::clone(&connections), async {
+        let running = tokio::spawn(http::serve(listener, router, Arc::clone(&connections), None, async {
             let _ = stopped.await;
         }));
         Self { address, connections, stop, running }

@@ -1,5 +1,7 @@
 //! Answers in JSON, and the values that several of them have.
 
+use std::fmt::Write as _;
+
 use axum::{
     http::header::CONTENT_TYPE,
     response::{IntoResponse as _, Response},
@@ -20,6 +22,15 @@ pub(in crate::http) fn answer(value: &Value) -> Response {
 
 pub(super) fn count(number: u64) -> Value {
     if number > MAX_EXACT { json!(number.to_string()) } else { json!(number) }
+}
+
+/// Hexadecimal digits, two for each byte.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // writing to a string cannot fail
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 pub(in crate::http) fn entry(entry: &Entry<'_>) -> Value {

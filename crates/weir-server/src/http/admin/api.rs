@@ -19,15 +19,16 @@ use weir_limit::{Period, RuleSet, Timestamp};
 use weir_store::Store;
 
 use super::{
-    answer::answer,
+    answer::{answer, hex},
     fleet::{self, Fleet},
     problem::Problem,
     stream::Hub,
     time,
-    traffic::{LOOK, Traffic},
+    traffic::{InstanceTraffic, LOOK},
 };
 use crate::{
     bounds::RequestBounds,
+    health::Reason,
     http::{context::ServiceContext, json::JsonApi},
 };
 
@@ -46,17 +47,19 @@ pub struct ProcessFacts {
     /// How rule files are read.
     pub options: weir_config::Options,
     /// The rule files; none if the rules are not from files.
-    pub files: Option<RuleFiles>,
+    pub files: Option<ShownFiles>,
 }
 
-/// Reads the rule files: their names, and their texts or why there is none.
+/// Reads the rule files: their names and texts, or why there are none.
 #[derive(Clone)]
-pub struct RuleFiles(pub Arc<dyn Fn() -> Result<Vec<(String, String)>, String> + Send + Sync>);
+pub struct ShownFiles(pub Arc<ReadFiles>);
+
+type ReadFiles = dyn Fn() -> Result<Vec<(String, String)>, String> + Send + Sync;
 
 pub(super) struct AdminApi<S> {
     pub(super) context: ServiceContext<S>,
     pub(super) facts: ProcessFacts,
-    pub(super) traffic: Traffic,
+    pub(super) traffic: InstanceTraffic,
     pub(super) hub: Hub,
     pub(super) since: Timestamp,
     /// Decodes the bodies of `/json`.
@@ -75,7 +78,7 @@ impl<S: Store> AdminApi<S> {
             requests: JsonApi::new(context.clone(), facts.bounds),
             context: context.clone(),
             facts,
-            traffic: Traffic::default(),
+            traffic: InstanceTraffic::default(),
             hub: Hub::default(),
             since: context.clock.now(),
             turns: Arc::new(Semaphore::new(TURNS)),
@@ -95,6 +98,9 @@ impl<S: Store> AdminApi<S> {
         for tick in 0_u64.. {
             ticks.tick().await;
             let Some(api) = api.upgrade() else { return };
+            if api.context.health.reasons().contains(&Reason::Stopping) {
+                return api.hub.close();
+            }
             let topics = api.hub.asked();
             let reports = tick % REPORT == 0 && api.context.limiter.store().shared_counts().store.is_some();
             if tick % LOOK != 0 && topics.is_empty() && !reports {
@@ -139,12 +145,12 @@ impl<S: Store> AdminApi<S> {
         let broken =
             || Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "The answer cannot be made; see the log.");
         let turn = Arc::clone(&self.turns).acquire_owned().await.map_err(|_| broken())?;
-        let made = spawn_blocking(move || {
+        let rendered = spawn_blocking(move || {
             let _turn = turn;
             self.look();
             answer(&make(&self))
         });
-        made.await.map_err(|error| {
+        rendered.await.map_err(|error| {
             tracing::error!(%error, "cannot answer at the admin API");
             broken()
         })
@@ -182,11 +188,11 @@ fn digest(rules: &RuleSet) -> String {
     for rule in rules.rules() {
         context.update(format!("{} {:?}\n", rule.path, rule.rule).as_bytes());
     }
-    context.finish().as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    hex(&context.finish().as_ref()[..8])
 }
 
-impl std::fmt::Debug for RuleFiles {
+impl std::fmt::Debug for ShownFiles {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("RuleFiles(…)")
+        f.write_str("ShownFiles(…)")
     }
 }

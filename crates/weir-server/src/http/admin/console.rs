@@ -21,6 +21,7 @@ use axum::{
 use flate2::{Compression, write::GzEncoder};
 use ring::digest::{SHA256, digest};
 
+use super::answer::hex;
 use crate::http::metrics::accepts_gzip;
 
 /// Each file in `console/`. `index.html` is `/`, the others are below `/console/`.
@@ -79,7 +80,7 @@ impl ConsoleFile {
         // memory takes all bytes
         let compressed = encoder.write_all(bytes).and_then(|()| encoder.finish()).unwrap_or_default();
         let hash = digest(&SHA256, bytes);
-        let tag: String = hash.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        let tag = hex(&hash.as_ref()[..8]);
         Self {
             name,
             plain: Bytes::from_static(bytes),

@@ -5,7 +5,10 @@ use axum::http::{HeaderMap, header::COOKIE};
 use ring::hmac;
 use weir_limit::{Period, Timestamp};
 
-use super::tokens::{AdminToken, AdminTokens};
+use super::{
+    answer::hex,
+    tokens::{AdminToken, AdminTokens},
+};
 
 /// Its life.
 pub(super) const LIFE: Period = Period::from_secs(12 * 3_600);
@@ -63,10 +66,6 @@ fn verify(value: &str, tokens: &AdminTokens, now: Timestamp) -> Option<AdminToke
 
 fn message(name: &str, end: u64) -> Vec<u8> {
     format!("{PURPOSE}\n{name}\n{end}").into_bytes()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn bytes(hex: &str) -> Option<Vec<u8>> {

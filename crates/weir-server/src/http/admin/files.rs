@@ -17,12 +17,13 @@ pub(super) async fn list<S: Store>(
     uri: Uri,
 ) -> Result<Response, Problem> {
     let part = Query::parse(&uri, &[])?.part()?;
-    let none = |why: &str| Problem::new(StatusCode::NOT_FOUND, format!("There are no rule files: {why}."));
+    let missing = |why: &str| Problem::new(StatusCode::NOT_FOUND, format!("There are no rule files: {why}."));
     let Some(files) = api.facts.files.clone() else {
-        return Err(none("the rules come from a control plane (CONFIG_TYPE)"));
+        return Err(missing("the rules come from a control plane (CONFIG_TYPE)"));
     };
     let read = tokio::task::spawn_blocking(move || (files.0)()).await;
-    let files = read.map_err(|error| error.to_string()).and_then(|files| files).map_err(|why| none(&why))?;
+    let files =
+        read.map_err(|error| error.to_string()).and_then(|files| files).map_err(|why| missing(&why))?;
     let rejected = api.context.stats.config_rejected.get() == 1;
     let note = rejected.then_some("These files have errors: the rules before them are in force.");
     let (files, next) = part.of(files.into_iter());

@@ -56,7 +56,7 @@ use self::{
     query::{ListPart, Query},
 };
 pub use self::{
-    api::{ProcessFacts, RuleFiles},
+    api::{ProcessFacts, ShownFiles},
     audit::{AuditTrail, AuditedChange, ChangeKind, RuleError},
     permission::{AdminCaller, AdminLevel, CallerProof, Needs, Permission},
     problem::Problem,

@@ -77,7 +77,7 @@ pub struct Permission {
 }
 
 /// The facts about a request that decide.
-struct Asked<'a> {
+struct AskedRequest<'a> {
     headers: &'a HeaderMap,
     address: Option<IpAddr>,
     encryption: Encryption,
@@ -95,6 +95,8 @@ const ELSEWHERE: &str = "The admin API is for callers on this host: set WEIR_ADM
 
 const PLAIN: &str = "A token of another host is refused without TLS: set DEBUG_TLS=true, or WEIR_ADMIN_PLAIN=true if \
                      something else encrypts the way.";
+
+const NEEDED: &str = "A token is needed, as `Authorization: Bearer TOKEN`: WEIR_ADMIN_TOKEN_FILE is set.";
 
 const JSON: &str = "application/json";
 
@@ -145,7 +147,7 @@ impl Permission {
         let is_local = address.is_some_and(is_loopback);
         let is_loopback = is_local && host.is_loopback() && !is_forwarded(headers);
         let encryption = peer.map(|peer| peer.encryption).unwrap_or_default();
-        let asked = Asked { headers, address, encryption, is_local, is_loopback };
+        let asked = AskedRequest { headers, address, encryption, is_local, is_loopback };
         if ![Method::GET, Method::HEAD].contains(request.method()) {
             asked.check_change(request.method(), has_origin)?;
         }
@@ -164,7 +166,7 @@ impl Permission {
         if is_enough { Ok(Some(caller)) } else { Err(self.refuse(&caller)) }
     }
 
-    fn caller(&self, asked: &Asked<'_>) -> Result<AdminCaller, Problem> {
+    fn caller(&self, asked: &AskedRequest<'_>) -> Result<AdminCaller, Problem> {
         let of = |level: AdminLevel, proof, name: &str| AdminCaller {
             level,
             proof,
@@ -188,7 +190,11 @@ impl Permission {
         }
     }
 
-    fn token(&self, tokens: &AdminTokens, asked: &Asked<'_>) -> Result<(AdminToken, CallerProof), Problem> {
+    fn token(
+        &self,
+        tokens: &AdminTokens,
+        asked: &AskedRequest<'_>,
+    ) -> Result<(AdminToken, CallerProof), Problem> {
         if let Some(given) = asked.headers.get(AUTHORIZATION) {
             let given = bearer(given).unwrap_or_default();
             return Ok((self.verify(tokens, given, asked)?, CallerProof::Token));
@@ -198,13 +204,16 @@ impl Permission {
             self.check_plain(asked)?;
             return Ok((token, CallerProof::Cookie));
         }
-        const NEEDED: &str =
-            "A token is needed, as `Authorization: Bearer TOKEN`: WEIR_ADMIN_TOKEN_FILE is set.";
         Err(Problem::new(StatusCode::UNAUTHORIZED, NEEDED))
     }
 
     /// A right token always passes. Of wrong ones, an address has ten a minute.
-    fn verify(&self, tokens: &AdminTokens, given: &[u8], asked: &Asked<'_>) -> Result<AdminToken, Problem> {
+    fn verify(
+        &self,
+        tokens: &AdminTokens,
+        given: &[u8],
+        asked: &AskedRequest<'_>,
+    ) -> Result<AdminToken, Problem> {
         self.check_plain(asked)?;
         if let Some(token) = tokens.find(given) {
             return Ok(token);
@@ -226,7 +235,7 @@ impl Permission {
         })
     }
 
-    fn check_plain(&self, asked: &Asked<'_>) -> Result<(), Problem> {
+    fn check_plain(&self, asked: &AskedRequest<'_>) -> Result<(), Problem> {
         let is_private = asked.is_local || asked.encryption.is_on() || self.settings.allows_plain;
         if is_private { Ok(()) } else { Err(Problem::forbidden(PLAIN)) }
     }
@@ -251,7 +260,7 @@ impl Permission {
         let tokens = self.tokens.as_ref()?;
         let RequestFacts { headers, address, encryption } = request;
         let is_local = address.is_some_and(is_loopback);
-        let asked = Asked {
+        let asked = AskedRequest {
             headers,
             address: *address,
             encryption: *encryption,
@@ -286,15 +295,15 @@ impl RequestFacts {
     }
 }
 
-// === impl Asked ===
+// === impl AskedRequest ===
 
-impl Asked<'_> {
+impl AskedRequest<'_> {
     /// Forms of other sites have neither an origin of this one nor this media type.
     fn check_change(&self, method: &Method, has_origin: bool) -> Result<(), Problem> {
         let media_type = self.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let media_type = media_type.map(|value| value.split(';').next().unwrap_or_default().trim());
         let is_json = media_type.is_some_and(|media_type| media_type.eq_ignore_ascii_case(JSON));
-        if !is_json && !(has_origin && *method == Method::DELETE) {
+        if !(is_json || has_origin && *method == Method::DELETE) {
             let detail = format!("Send the header `Content-Type: {JSON}`.");
             return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
         }

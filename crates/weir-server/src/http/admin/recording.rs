@@ -158,10 +158,12 @@ impl<S: Store> RecordingApi<S> {
         let key = key(has_values, state.has_values, headers)?;
         let permit = Arc::clone(&self.downloads).try_acquire_owned();
         let permit = permit.map_err(|_| Problem::too_many("Somebody else downloads the recording.", 5))?;
+        let store = self.api.context.limiter.store();
         let header = RecordingHeader {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             instance: self.api.facts.instance.clone(),
-            clock_offset: self.api.context.limiter.store().clock_offset(),
+            clock_offset: store.clock_offset(),
+            is_shared: store.shared_counts().store.is_some(),
             ..RecordingHeader::default()
         };
         let parts = self.recorder().snapshot().into_parts(header, key).map(move |part| {

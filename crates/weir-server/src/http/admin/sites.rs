@@ -53,7 +53,7 @@ impl AskedHost {
     }
 }
 
-/// 127.0.0.1 or ::1, and not the whole network: in a mesh, requests of everybody come from 127.0.0.6.
+/// 127.0.0.1 or `::1`, and not the whole network: in a mesh, requests of everybody come from 127.0.0.6.
 pub(super) fn is_loopback(address: IpAddr) -> bool {
     let address = address.to_canonical();
     address == IpAddr::from([127, 0, 0, 1]) || address == IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1])
@@ -156,9 +156,9 @@ mod tests {
         }
         let twice = [("host", "localhost"), ("host", "evil.example")].map(|(_, value)| value);
         let mut both = HeaderMap::new();
-        twice.iter().for_each(|value| {
+        for value in twice {
             both.append(HOST, HeaderValue::from_static(value));
-        });
+        }
         assert!(check_host(&Uri::from_static("/v1/hot"), &both, &hosts()).is_err());
         assert!(check_host(&Uri::from_static("/v1/hot"), &HeaderMap::new(), &hosts()).is_err());
         let absolute = Uri::from_static("http://evil.example/v1/hot");

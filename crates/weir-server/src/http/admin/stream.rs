@@ -50,6 +50,8 @@ named! {
 #[derive(Debug)]
 pub(super) struct Hub {
     topics: Vec<watch::Sender<Bytes>>,
+    /// Becomes true when the process stops: streams would hold it up.
+    closed: watch::Sender<bool>,
     /// The streams of each caller.
     streams: Arc<Mutex<HashMap<String, usize>>>,
 }
@@ -62,6 +64,7 @@ struct StreamPlace {
 
 struct Listening {
     topics: Vec<watch::Receiver<Bytes>>,
+    closed: watch::Receiver<bool>,
     _place: StreamPlace,
 }
 
@@ -74,9 +77,9 @@ pub(super) async fn get<S: Store>(
     let topics = topics(query.get("topics").unwrap_or_default())?;
     let place = api.hub.enter(&caller)?;
     let topics = topics.into_iter().map(|topic| api.hub.listen(topic)).collect();
-    let listening = Listening { topics, _place: place };
+    let listening = Listening { topics, closed: api.hub.closed.subscribe(), _place: place };
     let events = stream::unfold(listening, async |mut listening| {
-        let events = listening.next().await;
+        let events = listening.next().await?;
         Some((Ok::<Bytes, std::convert::Infallible>(events), listening))
     });
     Ok(([(CONTENT_TYPE, "text/event-stream")], Body::from_stream(events)).into_response())
@@ -127,11 +130,15 @@ impl Topic {
 impl Default for Hub {
     fn default() -> Self {
         let topics = Topic::ALL.iter().map(|_| watch::Sender::new(Bytes::new())).collect();
-        Self { topics, streams: Arc::default() }
+        Self { topics, closed: watch::Sender::new(false), streams: Arc::default() }
     }
 }
 
 impl Hub {
+    pub(super) fn close(&self) {
+        self.closed.send_replace(true);
+    }
+
     /// Returns the topics that somebody listens to.
     pub(super) fn asked(&self) -> Vec<Topic> {
         let is_asked = |topic: &Topic| self.topics[*topic as usize].receiver_count() > 0;
@@ -195,8 +202,16 @@ impl Drop for StreamPlace {
 // === impl Listening ===
 
 impl Listening {
-    /// Waits for events, and returns all that there are.
-    async fn next(&mut self) -> Bytes {
+    /// Waits for events, and returns all that there are. None when the process stops.
+    async fn next(&mut self) -> Option<Bytes> {
+        let mut closed = self.closed.clone();
+        tokio::select! {
+            _ = closed.wait_for(|closed| *closed) => None,
+            events = self.events() => Some(events),
+        }
+    }
+
+    async fn events(&mut self) -> Bytes {
         loop {
             let changed = select_all(self.topics.iter_mut().map(|topic| topic.changed().boxed()));
             let changed = timeout(QUIET, changed).await.map(|(changed, first, _)| changed.map(|()| first));

@@ -20,13 +20,13 @@ use weir_observe::{
 use super::time::{seconds, text};
 
 /// Of rules: ten minutes.
-const STEP: Series = Series::new(20, 30);
+const STEP: TrafficSeries = TrafficSeries::new(20, 30);
 
 /// Of the whole instance: 15 minutes.
-const FINE_STEP: Series = Series::new(10, 90);
+const FINE_STEP: TrafficSeries = TrafficSeries::new(10, 90);
 
 /// Of calls of the store, and of methods: a minute.
-const BRIEF: Series = Series::new(10, 6);
+const BRIEF: TrafficSeries = TrafficSeries::new(10, 6);
 
 /// The time between two looks.
 pub(super) const LOOK: u64 = 5;
@@ -40,16 +40,16 @@ const METHOD: &str = "ShouldRateLimit";
 pub(super) type RuleName = Arc<[Box<str>]>;
 
 #[derive(Debug, Default)]
-pub(super) struct Traffic(Mutex<TrafficState>);
+pub(super) struct InstanceTraffic(Mutex<TrafficState>);
 
 #[derive(Debug, Default)]
 struct TrafficState {
     rules: HashMap<RuleName, RuleTraffic>,
-    all: Option<Series>,
-    requests: Option<Series>,
-    store_calls: Option<Series>,
+    all: Option<TrafficSeries>,
+    requests: Option<TrafficSeries>,
+    store_calls: Option<TrafficSeries>,
     /// The number and the nanoseconds of round trips.
-    round_trips: Option<Series>,
+    round_trips: Option<TrafficSeries>,
     times: VecDeque<Distribution>,
     latest: Option<Distribution>,
     looked_at: Option<Period>,
@@ -60,12 +60,12 @@ struct TrafficState {
 pub(super) struct RuleTraffic {
     pub(super) counts: RuleCounts,
     pub(super) last_matched: Option<Timestamp>,
-    pub(super) series: Series,
+    pub(super) series: TrafficSeries,
 }
 
 /// The growth of two counters in steps of equal length.
 #[derive(Clone, Debug)]
-pub(super) struct Series {
+pub(super) struct TrafficSeries {
     /// In seconds.
     step: u64,
     most: usize,
@@ -89,7 +89,7 @@ pub(super) struct Recent {
     pub(super) round_trip: Option<f64>,
     /// Of the quantiles 0.5 and 0.99, in seconds.
     pub(super) latency: Option<[f64; 2]>,
-    pub(super) all: Option<Series>,
+    pub(super) all: Option<TrafficSeries>,
 }
 
 /// The hits that a rule has admitted and rejected.
@@ -100,22 +100,22 @@ pub(super) const fn outcome(counts: &RuleCounts) -> [u64; 2] {
     ]
 }
 
-// === impl Traffic ===
+// === impl InstanceTraffic ===
 
-impl Traffic {
+impl InstanceTraffic {
     /// Reads all counters at the `uptime` of the process.
     pub(super) fn look(&self, stats: &Stats, uptime: Period, now: Timestamp) {
         let (counts, metrics) = (stats.counts_by_rule(), stats.metrics());
         let methods = stats.methods();
-        let mut state = self.0.lock();
-        let state = &mut *state;
+        let mut locked = self.0.lock();
+        let traffic = &mut *locked;
         let mut sum = [0_u64; 2];
-        let is_first = state.all.is_none();
-        state.rules.retain(|name, _| counts.contains_key(name));
+        let is_first = traffic.all.is_none();
+        traffic.rules.retain(|name, _| counts.contains_key(name));
         for (name, counts) in counts {
             let total = outcome(&counts);
             sum = [sum[0].saturating_add(total[0]), sum[1].saturating_add(total[1])];
-            let known = state.rules.entry(name).or_insert_with(|| RuleTraffic {
+            let known = traffic.rules.entry(name).or_insert_with(|| RuleTraffic {
                 // what a new rule has counted already is new, too
                 counts: if is_first { counts } else { RuleCounts::default() },
                 last_matched: None,
@@ -135,29 +135,30 @@ impl Traffic {
             .sum();
         let trips = round_trips(&metrics);
         for (series, of, total) in [
-            (&mut state.all, FINE_STEP, sum),
-            (&mut state.requests, BRIEF, [requests, 0]),
-            (&mut state.store_calls, BRIEF, [calls, 0]),
-            (&mut state.round_trips, BRIEF, trips),
+            (&mut traffic.all, FINE_STEP, sum),
+            (&mut traffic.requests, BRIEF, [requests, 0]),
+            (&mut traffic.store_calls, BRIEF, [calls, 0]),
+            (&mut traffic.round_trips, BRIEF, trips),
         ] {
             series.get_or_insert_with(|| of.begun_at(total, uptime)).look(total, uptime);
         }
         let times =
             methods.iter().find(|(name, _)| *name == METHOD).map(|(_, method)| method.response_time.get());
-        if state.looked_at.is_none_or(|last| uptime.as_nanos() >= last.as_nanos() + LOOK * NANOS_PER_SECOND) {
-            state.looked_at = Some(uptime);
-            state.times.extend(times.clone());
-            if state.times.len() > KEPT_TIMES {
-                state.times.pop_front();
+        if traffic.looked_at.is_none_or(|last| uptime.as_nanos() >= last.as_nanos() + LOOK * NANOS_PER_SECOND)
+        {
+            traffic.looked_at = Some(uptime);
+            traffic.times.extend(times.clone());
+            if traffic.times.len() > KEPT_TIMES {
+                traffic.times.pop_front();
             }
         }
-        state.latest = times;
+        traffic.latest = times;
     }
 
     pub(super) fn recent(&self, uptime: Period) -> Recent {
         let state = self.0.lock();
         let first =
-            |series: &Option<Series>| series.as_ref().map_or(0.0, |series| series.rates(1, uptime)[0]);
+            |series: &Option<TrafficSeries>| series.as_ref().map_or(0.0, |series| series.rates(1, uptime)[0]);
         let trips = state.round_trips.as_ref().map_or([0; 2], |series| series.growth(1));
         Recent {
             requests_per_second: first(&state.requests),
@@ -210,9 +211,9 @@ fn latency(earlier: Option<&Distribution>, latest: Option<&Distribution>) -> Opt
     Some([quantile(0.5)?, quantile(0.99)?])
 }
 
-// === impl Series ===
+// === impl TrafficSeries ===
 
-impl Series {
+impl TrafficSeries {
     const fn new(step: u64, most: usize) -> Self {
         let begun = Period::from_nanos(0);
         Self { step, most, current: 0, begun, base: [0; 2], now: [0; 2], steps: VecDeque::new() }
@@ -265,13 +266,12 @@ impl Series {
     }
 
     pub(super) fn rates_json(&self, uptime: Period) -> Value {
-        let ([admitted_1m, rejected_1m], [admitted_10m, rejected_10m]) =
-            (self.rates(1, uptime), self.rates(10, uptime));
+        let (minute, ten) = (self.rates(1, uptime), self.rates(10, uptime));
         json!({
-            "admitted_1m": admitted_1m,
-            "rejected_1m": rejected_1m,
-            "admitted_10m": admitted_10m,
-            "rejected_10m": rejected_10m,
+            "admitted_1m": minute[0],
+            "rejected_1m": minute[1],
+            "admitted_10m": ten[0],
+            "rejected_10m": ten[1],
         })
     }
 
@@ -313,7 +313,7 @@ mod tests {
     fn a_rate_is_that_of_the_last_minutes() {
         let mut series = STEP.begun_at([5, 0], at(100));
         series.look([15, 2], at(102));
-        assert_eq!(series.rates(1, at(102)), [5.0, 1.0], "of the two seconds since the begin");
+        assert_eq!(json!(series.rates(1, at(102))), json!([5.0, 1.0]), "of the two seconds since the begin");
         // 10 hits a second for ten minutes
         for second in 103..=720 {
             series.look([15 + 10 * (second - 102), 2], at(second));
@@ -326,10 +326,10 @@ mod tests {
         assert!(series.steps.len() == 30);
         // then nothing
         series.look([15 + 10 * 618, 2], at(800));
-        assert_eq!(series.rates(1, at(820)), [0.0, 0.0]);
+        assert_eq!(json!(series.rates(1, at(820))), json!([0.0, 0.0]));
         assert!(series.rates(10, at(820))[0] > 5.0);
         series.look([15 + 10 * 618, 2], at(80_000));
-        assert_eq!(series.rates(10, at(80_000)), [0.0, 0.0]);
+        assert_eq!(json!(series.rates(10, at(80_000))), json!([0.0, 0.0]));
         assert_eq!(series.steps.len(), 30);
     }
 

@@ -74,11 +74,13 @@ impl<S: Store> TrialApi<S> {
         let limiter = &self.api.context.limiter;
         let recorder = limiter.recorder();
         let state = recorder.state(self.api.now());
-        let recorded = (state.requests > 0).then(|| {
-            let parts = recorder.snapshot().into_parts(RecordingHeader::default(), None);
+        let last = (state.requests > 0).then(|| {
+            let is_shared = limiter.store().shared_counts().store.is_some();
+            let header = RecordingHeader { is_shared, ..RecordingHeader::default() };
+            let parts = recorder.snapshot().into_parts(header, None);
             Recording::read(parts.flatten().collect()).ok()
         });
         let settings = ReplaySettings { modes: limiter.modes().clone(), scope: limiter.scope() };
-        try_rules(files, &self.api.facts.options, recorded.flatten(), &settings)
+        try_rules(files, &self.api.facts.options, last.flatten(), &settings)
     }
 }

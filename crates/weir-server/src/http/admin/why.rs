@@ -238,10 +238,11 @@ fn verdict(
                 );
             }
             let wait = std::time::Duration::from(decision.reset);
-            let used = format!("{limit} are used up, and it would fit in {wait:.1?}");
-            match check.rule.shadow_mode() {
-                true => ("would_reject", format!("{name} is in shadow mode, and would reject it: {used}.")),
-                false => ("rejected", format!("{name} rejects it: {used}.")),
+            let used = format!("its limit of {limit} is used up, and it would fit in {wait:.1?}");
+            if check.rule.shadow_mode() {
+                ("would_reject", format!("{name} is in shadow mode, and would reject it: {used}."))
+            } else {
+                ("rejected", format!("{name} rejects it: {used}."))
             }
         }
     }

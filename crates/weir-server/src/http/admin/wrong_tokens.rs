@@ -58,7 +58,6 @@ impl WrongTokens {
 fn network(address: IpAddr) -> u64 {
     match address.to_canonical() {
         IpAddr::V4(address) => u64::from(u32::from(address)),
-        #[expect(clippy::cast_possible_truncation, reason = "it is the network's half")]
         IpAddr::V6(address) => (u128::from(address) >> 64) as u64,
     }
 }
