@@ -13,7 +13,7 @@ fn why_answers_descriptors_requests_and_lines_of_the_log() {
     let browser = Browser::start();
     browser.resize(1_400, 900);
     browser.open(&site.view("why"));
-    browser.until("document.querySelector('select[name=domain]').value !== ''");
+    browser.until("document.querySelector('select[name=domain]')?.value");
     browser.run("document.querySelector('select[name=domain]').value = 'shop'", &[]);
     browser.type_into("#text", &format!("tenant=acme path=/v1/search{ENTER}"));
     browser.until_text("20 of 20 used");
@@ -25,9 +25,9 @@ fn why_answers_descriptors_requests_and_lines_of_the_log() {
     assert!(browser.text(".verdict").starts_with("Admitted"), "{}", browser.text(".verdict"));
 
     let line = "WARN weir_server::rejections: rejected domain=shop rule=shop.tenant descriptor=tenant=globex \
-                hits=1 limit=100 requests per 1h retry_after=12.3s mode=local reason=limit";
+                hits=1 limit=100 requests per 1d retry_after=12.3s mode=local reason=limit";
     ask(&browser, line);
-    browser.until_text("exceeded 100 requests per 1h");
+    browser.until_text("exceeded 100 requests per 1d");
     assert!(browser.text(".verdict").starts_with("Rejected"), "{}", browser.text(".verdict"));
 
     ask(&browser, "neither this nor that");
