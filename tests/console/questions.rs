@@ -13,7 +13,7 @@ fn why_answers_descriptors_requests_and_lines_of_the_log() {
     let browser = Browser::start();
     browser.resize(1_400, 900);
     browser.open(&site.view("why"));
-    browser.until("document.querySelector('select[name=domain]').value !== ''");
+    browser.until("document.querySelector('select[name=domain]')?.value");
     browser.run("document.querySelector('select[name=domain]').value = 'shop'", &[]);
     browser.type_into("#text", &format!("tenant=acme path=/v1/search{ENTER}"));
     browser.until_text("20 of 20 used");
@@ -25,9 +25,9 @@ fn why_answers_descriptors_requests_and_lines_of_the_log() {
     assert!(browser.text(".verdict").starts_with("Admitted"), "{}", browser.text(".verdict"));
 
     let line = "WARN weir_server::rejections: rejected domain=shop rule=shop.tenant descriptor=tenant=globex \
-                hits=1 limit=100 requests per 1h retry_after=12.3s mode=local reason=limit";
+                hits=1 limit=100 requests per 1d retry_after=12.3s mode=local reason=limit";
     ask(&browser, line);
-    browser.until_text("exceeded 100 requests per 1h");
+    browser.until_text("exceeded 100 requests per 1d");
     assert!(browser.text(".verdict").starts_with("Rejected"), "{}", browser.text(".verdict"));
 
     ask(&browser, "neither this nor that");
@@ -67,6 +67,42 @@ fn what_if_shows_messages_at_their_lines_and_changes_nothing() {
     browser.click(".messages button");
     browser.until("document.activeElement.id === 'yaml'");
     assert_eq!(fs::read_to_string(site.file("shop.yaml")).expect("the file"), before);
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn what_if_compares_a_recording_under_old_and_new_rules() {
+    let site = Site::start(&[("WEIR_RECORD", "15m")]);
+    site.send("shop", &[("tenant", "initech")], 80);
+    let browser = Browser::start();
+    browser.resize(1_400, 900);
+    browser.open(&site.view("whatif?file=shop.yaml"));
+    browser.until_text("These rules are good.");
+    browser.until_text("0 newly rejected");
+
+    let lower = "const text = document.querySelector('#yaml');
+        text.value = text.value.replace('requests: 100,', 'requests: 50,');
+        text.dispatchEvent(new Event('input'))";
+    browser.run(lower, &[]);
+    browser.until_text("30 newly rejected");
+    browser.until("[...document.querySelectorAll('tr')].some((row) => row.innerText.includes('tenant=initech') && row.innerText.includes('30 more rejected'))");
+    assert_eq!(browser.accessibility_faults(), [""; 0]);
+    browser.resize(400, 900);
+    assert_eq!(browser.accessibility_faults(), [""; 0]);
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn a_recording_is_started_from_the_page() {
+    let site = Site::start(&[("WEIR_ADMIN", "full")]);
+    let browser = Browser::start();
+    browser.resize(1_400, 900);
+    browser.open(&site.view("whatif?file=shop.yaml"));
+    browser.until_text("Record for five minutes");
+    browser.click("main section > button");
+    browser.until_text("Recording on all instances for 5 minutes.");
+    browser.open(&site.view("overview"));
+    browser.until_text("Started a recording");
     assert_eq!(browser.complaints(), [""; 0]);
 }
 

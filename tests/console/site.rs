@@ -4,30 +4,32 @@ use std::{fs, net::SocketAddr, os::unix::fs::PermissionsExt as _, path::PathBuf,
 
 use serde_json::json;
 use tempfile::TempDir;
+use weir_store::clock::{Clock as _, SystemClock};
 use weir_testing::{
     child::Serving,
     http::{self, HttpRequest},
+    wait,
 };
 
-/// Limits of hours, so that no window ends in the middle of a test.
+/// Limits of days, so that windows seldom end in the middle of a test.
 pub(crate) const SHOP: &str = "domain: shop
 descriptors:
   - key: tenant
-    rate_limit: {requests: 100, per: 1h}
+    rate_limit: {requests: 100, per: 1d}
   - key: tenant
     value: acme
     descriptors:
       - key: path
         rate_limit:
           tiers:
-            - {requests: 20, per: 1h}
-            - {requests: 200, per: 1d}
+            - {requests: 20, per: 1d}
+            - {requests: 500, per: 365d}
   - key: remote_address
     rate_limit: {requests: 10, per: 1h, algorithm: token_bucket, burst: 40}
   - key: plan
     value: free
     shadow_mode: true
-    rate_limit: {requests: 1000, per: 1h}
+    rate_limit: {requests: 1000, per: 1d}
 ";
 
 const MODELS: &str = "domain: models
@@ -43,6 +45,14 @@ descriptors:
 pub(crate) struct Site {
     pub(crate) weir: Serving,
     folder: Rc<TempDir>,
+}
+
+/// Longer than most tests take.
+const MARGIN_SECONDS: u64 = 50;
+
+fn seconds_left_of_the_day() -> u64 {
+    let now = SystemClock.now().as_nanos() / weir_limit::NANOS_PER_SECOND;
+    86_400 - now % 86_400
 }
 
 // === impl Site ===
@@ -72,6 +82,7 @@ impl Site {
     }
 
     fn in_folder(folder: Rc<TempDir>, settings: &[(&str, &str)]) -> Self {
+        wait::until_blocking("the next day", || seconds_left_of_the_day() > MARGIN_SECONDS);
         let dir = folder.path().to_str().expect("a path in UTF-8");
         let settings: Vec<_> =
             settings.iter().map(|(name, value)| (*name, value.replace("{dir}", dir))).collect();

@@ -10,7 +10,7 @@ const VIEWS: [(&str, &str, &[&str]); 9] = [
     (
         "rules",
         "rules?rule=shop.tenant",
-        &["tenant", "shop.yaml:4", "100 requests per 1h", "Hot keys", "tennant"],
+        &["tenant", "shop.yaml:4", "100 requests per 1d", "Hot keys", "tennant"],
     ),
     ("hot", "hot", &["tenant=globex", "shop.tenant", "tenant=acme,path=/v1/search"]),
     (

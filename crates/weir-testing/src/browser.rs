@@ -1,10 +1,10 @@
-//! A headless Chromium, driven by the WebDriver protocol over plain HTTP.
+//! A headless Chromium, driven by the protocol of `WebDriver` over plain HTTP.
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader},
+    io::{BufRead as _, BufReader, Read as _},
     net::{Ipv4Addr, SocketAddr},
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStdout, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -20,7 +20,7 @@ use crate::{
 /// The installed version of the package that carries axe; the Makefile has the same.
 const AXE_VERSION: &str = "0.1.8";
 
-/// The names of keys, as WebDriver has them.
+/// The names of keys, as `WebDriver` has them.
 pub const ENTER: &str = "\u{e007}";
 pub const ESCAPE: &str = "\u{e00c}";
 pub const DOWN: &str = "\u{e015}";
@@ -36,6 +36,8 @@ pub struct Browser {
 struct Driver {
     child: Child,
     port: u16,
+    /// Open, so that it can write.
+    _output: BufReader<ChildStdout>,
 }
 
 // === impl Browser ===
@@ -216,6 +218,11 @@ impl Drop for Browser {
 
 impl Driver {
     fn start() -> Self {
+        // one that finds its port taken for IPv6 ends at once
+        (0..5).find_map(|_| Self::try_start()).expect("chromedriver tells its port")
+    }
+
+    fn try_start() -> Option<Self> {
         let mut child = Command::new("chromedriver")
             .arg("--port=0")
             .stdin(Stdio::null())
@@ -223,14 +230,16 @@ impl Driver {
             .stderr(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| panic!("cannot start chromedriver: {error}: `make tools` installs it"));
-        let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        let port = lines.map_while(Result::ok).find_map(|line| {
+        let mut output = BufReader::new(child.stdout.take().expect("it is piped"));
+        let port = output.by_ref().lines().map_while(Result::ok).find_map(|line| {
             line.strip_prefix("ChromeDriver was started successfully on port ")?
                 .trim_end_matches('.')
                 .parse()
                 .ok()
         });
-        Self { child, port: port.expect("chromedriver tells its port") }
+        let driver = Self { child, port: port.unwrap_or_default(), _output: output };
+        // dropped, it is killed
+        port.is_some().then_some(driver)
     }
 
     /// Returns the `value` of the answer.

@@ -38,7 +38,9 @@ const FILES: &[(&str, &[u8])] = &[
     ("overview.js", include_bytes!("../console/overview.js")),
     ("rules.js", include_bytes!("../console/rules.js")),
     ("keys.js", include_bytes!("../console/keys.js")),
-    ("questions.js", include_bytes!("../console/questions.js")),
+    ("search.js", include_bytes!("../console/search.js")),
+    ("why.js", include_bytes!("../console/why.js")),
+    ("what_if.js", include_bytes!("../console/what_if.js")),
 ];
 
 const POLICY: &str = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; \

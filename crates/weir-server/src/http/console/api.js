@@ -61,3 +61,13 @@ async function problemOf(response, method, path) {
 function isRefused(status, method, path) {
   return path !== 'login' && (status === 401 || (status === 403 && method === 'GET'));
 }
+
+// Returns the object that a text is, if it is one.
+export function parsedJson(text) {
+  try {
+    const json = JSON.parse(text);
+    return json && typeof json === 'object' ? json : null;
+  } catch {
+    return null;
+  }
+}

@@ -15,8 +15,9 @@ const CLOCK_DISTANCE = 0.1;
 // === Overview ===
 
 export function overview(page) {
-  const seen = { instance: page.instance, attention: null, instances: null, audit: null };
-  const draw = () => page.drawSoon(() => sections(page, seen));
+  const seen = { instance: null, attention: null, instances: null, audit: null };
+  // events have no history, which comes first
+  const draw = () => seen.instance?.history && page.drawSoon(() => sections(seen));
   page.every(HISTORY_STEP, async () => {
     const [instance, audit] = await Promise.all([api.get('instance'), api.get('audit', { limit: 5 })]);
     Object.assign(seen, { instance, audit });
@@ -33,12 +34,11 @@ export function overview(page) {
   });
 }
 
-function sections(page, { instance, attention, instances, audit }) {
+function sections({ instance, attention, instances, audit }) {
   return [
     attentionList(attention),
     lines(instance.history, `Hits a second on ${instance.name}`),
     el('dl', { class: 'facts' }, facts(instance, instances)),
-    note(instances?.note),
     changes(audit),
   ];
 }
