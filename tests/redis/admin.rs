@@ -188,7 +188,8 @@ async fn any_weir_answers_for_all_of_them() {
 async fn the_hottest_counters_of_all_weirs_are_right_within_their_error() {
     const KEYS: usize = 100_000;
     let fleet = Fleet::start(3).await;
-    let weights: Vec<f64> = (1..=KEYS).map(|rank| 1.0 / rank as f64).collect();
+    let weights: Vec<f64> =
+        (1..=KEYS).map(|rank| 1.0 / f64::from(u32::try_from(rank).expect("few"))).collect();
     let sums: Vec<f64> = weights
         .iter()
         .scan(0.0, |sum, weight| {
@@ -199,11 +200,13 @@ async fn the_hottest_counters_of_all_weirs_are_right_within_their_error() {
     let (all, mut truth, mut random) = (sums[KEYS - 1], vec![0_u64; KEYS], Random::new(7));
     for turn in 0..600 {
         let drawn = (0..100).map(|_| {
-            let at = random.next() as f64 / u64::MAX as f64 * all;
+            let at = f64::from((random.next() >> 32) as u32) / f64::from(u32::MAX) * all;
             sums.partition_point(|sum| *sum < at).min(KEYS - 1)
         });
         let drawn: Vec<usize> = drawn.collect();
-        drawn.iter().for_each(|key| truth[*key] += 1);
+        for key in &drawn {
+            truth[*key] += 1;
+        }
         let descriptors = drawn.iter().map(|key| descriptor([("hot", &*key.to_string())])).collect();
         fleet.all[turn % 3].send_all(descriptors).await;
     }

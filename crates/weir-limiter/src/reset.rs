@@ -143,7 +143,9 @@ impl<S: Store> Limiter<S> {
         let Some(entries) = name.descriptors().next() else { return };
         let request = request_of(domain, &entries);
         if let Ok((_, matched)) = find(self.loaded.load_full().as_deref(), &request) {
-            matched.checks.iter().for_each(act);
+            for check in &matched.checks {
+                act(check);
+            }
         }
     }
 }
@@ -159,14 +161,18 @@ struct HeldCounters<'a, S: Store> {
 
 impl<'a, S: Store> HeldCounters<'a, S> {
     fn new(store: &'a S, checks: &'a [LimitCheck<'a>], clock: &'a dyn Clock) -> Self {
-        checks.iter().for_each(|check| store.hold_nothing(check, Unreported::Sent, clock.now()));
+        for check in checks {
+            store.hold_nothing(check, Unreported::Sent, clock.now());
+        }
         Self { store, checks, clock }
     }
 }
 
 impl<S: Store> Drop for HeldCounters<'_, S> {
     fn drop(&mut self) {
-        self.checks.iter().for_each(|check| self.store.forget(check, self.clock.now()));
+        for check in self.checks {
+            self.store.forget(check, self.clock.now());
+        }
     }
 }
 

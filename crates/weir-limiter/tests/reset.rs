@@ -152,7 +152,7 @@ async fn recordings_start_and_stop_at_all_instances() {
     one.limiter.start_recordings(order(30, false), now).await.expect("the store replies");
     sleep(Duration::from_secs(2)).await;
     assert!(states().iter().all(|state| state.is_on && !state.has_values), "{:?}", states());
-    sleep(Duration::from_secs(60)).await;
+    sleep(Duration::from_mins(1)).await;
     assert!(states().iter().all(|state| !state.is_on), "{:?}", states());
 }
 
@@ -289,7 +289,7 @@ async fn an_instance_that_was_cut_off_reports_nothing_of_before() {
             instances[1].takes("tenant", "a", 1).await;
         }
         instances[0].reset("tenant", "a").await.expect("it is reset");
-        sleep(Duration::from_secs(120)).await;
+        sleep(Duration::from_mins(2)).await;
         instances[1].limiter.store().remote().partition(false);
         sleep(Duration::from_secs(10)).await;
         let taken = instances[0].exhaust("tenant", "a").await;

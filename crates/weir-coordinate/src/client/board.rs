@@ -113,7 +113,7 @@ impl<R: Remote> StoreClient<R> {
         let instance = &*self.settings.instance;
         let post = BoardPost { instance, summary, note, read_until, reads_summaries };
         let reply = timeout(self.settings.heartbeat.into(), self.remote.post(post)).await;
-        let reply = reply.unwrap_or_else(|_| Err(RemoteError::TimedOut(self.settings.heartbeat)))?;
+        let reply = reply.unwrap_or(Err(RemoteError::TimedOut(self.settings.heartbeat)))?;
         self.board.hear(&reply.notes);
         Ok(reply)
     }

@@ -25,7 +25,7 @@ pub(super) fn count(number: u64) -> Value {
 }
 
 /// Hexadecimal digits, two for each byte.
-pub(super) fn hex(bytes: &[u8]) -> String {
+pub(in crate::http) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         // writing to a string cannot fail
         let _ = write!(text, "{byte:02x}");

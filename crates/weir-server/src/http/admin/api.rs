@@ -20,7 +20,7 @@ use weir_store::Store;
 
 use super::{
     answer::{answer, hex},
-    fleet::{self, Fleet},
+    fleet::{self, KnownFleet},
     problem::Problem,
     stream::Hub,
     time,
@@ -108,7 +108,7 @@ impl<S: Store> AdminApi<S> {
             }
             // once a second at most, while somebody asks
             let needs_fleet = topics.iter().any(|topic| topic.is_of_fleet());
-            let fleet = if needs_fleet { Fleet::read(&api).await.ok().flatten() } else { None };
+            let fleet = if needs_fleet { KnownFleet::read(&api).await.ok().flatten() } else { None };
             let made = spawn_blocking(move || {
                 api.look();
                 if reports {

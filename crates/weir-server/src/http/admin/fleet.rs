@@ -14,7 +14,7 @@ use weir_observe::hot_keys::{By, HotKey, HotKeyValues};
 use weir_store::{Store, board::BoardPost};
 
 use super::{
-    answer::count,
+    answer::{count, hex},
     api::AdminApi,
     hot::{self, MINUTE},
     instance,
@@ -54,7 +54,7 @@ struct ReportedCounter {
 }
 
 /// What the instances have told, by their names.
-pub(super) struct Fleet(Vec<(String, InstanceReport)>);
+pub(super) struct KnownFleet(Vec<(String, InstanceReport)>);
 
 struct MergedCounter<'a> {
     of: &'a ReportedCounter,
@@ -98,7 +98,7 @@ fn reported(key: &HotKey) -> ReportedCounter {
     let entries = key.name.entries.as_deref().filter(|_| text.len() <= MAX_NAME);
     let owned = |(key, value): &(Box<str>, Box<str>)| (key.to_string(), value.to_string());
     ReportedCounter {
-        hash: hash.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect(),
+        hash: hex(&hash.as_ref()[..8]),
         rule: key.name.rule.as_deref().map(str::to_owned),
         domain: cut(&key.name.domain),
         entries: entries.map(|entries| entries.iter().map(owned).collect()),
@@ -113,9 +113,9 @@ fn cut(text: &str) -> String {
     text[..text.floor_char_boundary(MAX_NAME)].to_owned()
 }
 
-// === impl Fleet ===
+// === impl KnownFleet ===
 
-impl Fleet {
+impl KnownFleet {
     /// None if instances tell nothing of themselves.
     pub(super) async fn read<S: Store>(api: &AdminApi<S>) -> Result<Option<Self>, Problem> {
         let summaries = api.context.limiter.store().summaries().await;

@@ -11,7 +11,7 @@ use weir_store::Store;
 use super::{
     answer::count,
     api::AdminApi,
-    fleet::Fleet,
+    fleet::KnownFleet,
     instance::values_name,
     problem::Problem,
     query::{ListPart, Query},
@@ -43,7 +43,7 @@ pub(super) async fn list<S: Store>(
         return Err(Problem::malformed("scope=fleet has window=1m only; scope=instance has both."));
     }
     let asked = HotQuery { minutes, by, part };
-    let fleet = if scope == "fleet" { Fleet::read(&api).await? } else { None };
+    let fleet = if scope == "fleet" { KnownFleet::read(&api).await? } else { None };
     if let Some(fleet) = fleet {
         return api.aside(move |api| of_fleet(api, &fleet, asked)).await;
     }
@@ -52,7 +52,7 @@ pub(super) async fn list<S: Store>(
 }
 
 /// For the stream.
-pub(super) fn event<S: Store>(api: &AdminApi<S>, by: By, fleet: Option<&Fleet>) -> Value {
+pub(super) fn event<S: Store>(api: &AdminApi<S>, by: By, fleet: Option<&KnownFleet>) -> Value {
     let asked = HotQuery { minutes: 1, by, part: IN_EVENT };
     fleet.map_or_else(|| hot(api, asked, None), |fleet| of_fleet(api, fleet, asked))
 }
@@ -74,7 +74,7 @@ fn hot<S: Store>(api: &AdminApi<S>, HotQuery { minutes, by, part }: HotQuery, no
     })
 }
 
-fn of_fleet<S: Store>(api: &AdminApi<S>, fleet: &Fleet, HotQuery { by, part, .. }: HotQuery) -> Value {
+fn of_fleet<S: Store>(api: &AdminApi<S>, fleet: &KnownFleet, HotQuery { by, part, .. }: HotQuery) -> Value {
     let limiter = &api.context.limiter;
     let (items, next) = fleet.hot(by, part);
     let masked = limiter.shown_values() != HotKeyValues::Shown;

@@ -52,7 +52,7 @@ use serde_json::{Value, json};
 
 use self::{
     api::AdminApi,
-    fleet::Fleet,
+    fleet::KnownFleet,
     query::{ListPart, Query},
 };
 pub use self::{
@@ -144,11 +144,11 @@ async fn list_instances<S: Store>(
     uri: Uri,
 ) -> Result<Response, Problem> {
     let part = Query::parse(&uri, &[])?.part()?;
-    let fleet = Fleet::read(&api).await?;
+    let fleet = KnownFleet::read(&api).await?;
     api.aside(move |api| instances(api, fleet.as_ref(), part)).await
 }
 
-fn instances<S: Store>(api: &AdminApi<S>, fleet: Option<&Fleet>, part: ListPart) -> Value {
+fn instances<S: Store>(api: &AdminApi<S>, fleet: Option<&KnownFleet>, part: ListPart) -> Value {
     let this = instance::in_short(api, true);
     let (all, scope, note) = match fleet {
         Some(fleet) => (fleet.instances(this), "fleet", None),

@@ -20,7 +20,7 @@ use weir_store::Store;
 use super::{
     api::AdminApi,
     attention,
-    fleet::Fleet,
+    fleet::KnownFleet,
     hot, instance,
     permission::AdminCaller,
     problem::Problem,
@@ -104,7 +104,7 @@ fn topics(text: &str) -> Result<Vec<Topic>, Problem> {
 
 impl<S: Store> AdminApi<S> {
     /// The data of an event. There is no `fleet` if instances tell nothing of themselves.
-    pub(super) fn event(&self, topic: Topic, fleet: Option<&Fleet>) -> Value {
+    pub(super) fn event(&self, topic: Topic, fleet: Option<&KnownFleet>) -> Value {
         match topic {
             Topic::Instance => instance::instance(self),
             Topic::Instances => super::instances(self, fleet, ListPart::ALL),

@@ -64,7 +64,7 @@ impl<S: Store> Headroom<S> {
     fn admit(&self, token: &str, now: Timestamp) -> Result<(), Problem> {
         let Some(pace) = Pace::new(RATE, 1) else { return Ok(()) };
         let request = BucketRequest::Paced(PacedRequest { capacity: RATE.unsigned_abs(), pace, quantity: 1 });
-        let name = BucketName::new(self.hasher.clone(), token.as_bytes());
+        let name = BucketName::new(self.hasher, token.as_bytes());
         match self.used.decide_bucket_now(&name, &request, now) {
             BucketReply::Paced(PacedReply { limited: true, .. }) => {
                 Err(Problem::too_many(format!("A token has {RATE} requests a second."), 1))

@@ -10,6 +10,7 @@ use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
 use super::signing;
+use crate::http::admin::answer::hex;
 use weir_limit::Entry;
 
 /// Whom tokens are for.
@@ -166,7 +167,7 @@ impl TokenKeys {
 impl TokenKey {
     fn new(key: &[u8]) -> Self {
         let hash = digest(&SHA256, key);
-        let id = hash.as_ref().iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+        let id = hex(&hash.as_ref()[..4]);
         Self { id, signs: EncodingKey::from_secret(key), verifies: DecodingKey::from_secret(key) }
     }
 }
