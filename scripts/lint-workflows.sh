@@ -18,11 +18,12 @@ check() {
 }
 
 check vendor.github-workflows .github/workflows/*.yml
+check vendor.github-actions action.yml
 check custom.github-workflows-require-timeout .github/workflows/*.yml
 check vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
 check vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 check vendor.renovate .github/renovate.json
-"$zizmor" --offline --quiet --no-progress --persona auditor --config .github/zizmor.yml .github/workflows || status=1
+"$zizmor" --offline --quiet --no-progress --persona auditor --config .github/zizmor.yml .github/workflows action.yml || status=1
 
 # a workflow calls targets that exist
 targets=$(sed -nE 's/^([a-z][a-z0-9 -]*):( .*)?$/\1/p' Makefile release.mk | tr ' ' '\n' | sort -u)

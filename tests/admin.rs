@@ -126,6 +126,12 @@ async fn changes_of_the_rules_are_in_the_trail_and_errors_need_attention() {
     );
     let after = get(&weir, "/v1/instance").await["rules"].clone();
     assert_ne!(before["digest"], after["digest"]);
+    let elsewhere = Weir::start(&rules()).await;
+    assert_eq!(
+        get(&elsewhere, "/v1/instance").await["rules"]["digest"],
+        before["digest"],
+        "in another folder"
+    );
     replace(&weir.file(), "domain: d\ndescriptors:\n  - kye: more\n");
     until("it is told", async || {
         let finding = &get(&weir, "/v1/attention").await["items"][0];

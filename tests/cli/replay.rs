@@ -1,10 +1,13 @@
 //! `weir record` and `weir replay`, of a weir that serves.
 
 use std::{
+    ffi::OsStr,
     fs,
     io::{Read as _, Write as _},
     net::{TcpListener, TcpStream},
+    os::unix::fs::PermissionsExt as _,
     path::Path,
+    process::Command,
 };
 
 use serde_json::Value;
@@ -265,4 +268,69 @@ fn a_recording_goes_on_across_a_reload() {
     assert_eq!(result["requests"].as_u64(), Some(asked + 1), "{result}");
     assert!(result["newly_admitted"].as_u64() >= Some(1), "{result}");
     assert!(result["unknown"].to_string().contains("New rules came into force"), "{result}");
+}
+
+/// As GitHub runs it, with a `gh` that writes down what it is told.
+#[test]
+fn the_action_comments_what_differs() {
+    let (dir, files) = (rules(RULES), tempfile::tempdir().expect("a directory"));
+    let weir = Serving::start(path(&dir), &[NO_DELAY, RECORDS, FULL]);
+    (0..5).for_each(|_| assert!(ask(&weir, "tenant", "acme")));
+    let traffic = record(&weir, files.path(), &["--values"]);
+    let work = files.path().join("repository");
+    let write = |name: &str, text: &str| {
+        let file = work.join(name);
+        fs::create_dir_all(file.parent().expect("a directory")).expect("it can be made");
+        fs::write(file, text).expect("a file");
+    };
+    let git = |arguments: &[&str]| {
+        let who = ["-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main"];
+        let ran = Command::new("git").args(who).args(arguments).current_dir(&work).output().expect("git");
+        assert!(ran.status.success(), "{}", stderr(&ran));
+        stdout(&ran).trim().to_owned()
+    };
+    write("limits/rules.yaml", RULES);
+    git(&["init", "--quiet"]);
+    git(&["add", "--all"]);
+    git(&["commit", "--quiet", "--message", "base"]);
+    let base = git(&["rev-parse", "HEAD"]);
+    write("limits/rules.yaml", &RULES.replace("per_unit: 5", "per_unit: 3"));
+    write(
+        "bin/gh",
+        "#!/bin/sh\ncase \"$*\" in *paginate*) echo 41; exit;; esac\n\
+         for part; do case $part in body=@*) cat \"${part#body=@}\";; esac; done\necho \"$@\"\n",
+    );
+    let gh = work.join("bin/gh");
+    fs::set_permissions(&gh, fs::Permissions::from_mode(0o755)).expect("it can be run");
+    let run = |most: &str| {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/replay-action.sh");
+        let found = std::env::var_os("PATH").unwrap_or_default();
+        let found = [&*work.join("bin").into_os_string(), &*found].join(OsStr::new(":"));
+        let variables = [
+            ("RECORDING", &*traffic),
+            ("CONFIG", "limits"),
+            ("BASE", &base),
+            ("MAX_INCREASE", most),
+            ("WEIR", env!("CARGO_BIN_EXE_weir")),
+            ("COMMENT", "true"),
+            ("PULL_REQUEST", "7"),
+            ("GITHUB_REPOSITORY", "shop/limits"),
+        ];
+        Command::new(script).envs(variables).env("PATH", found).current_dir(&work).output().expect("a script")
+    };
+    let sentence = "40 % of requests would newly be rejected, 100 % of them by `shop.tenant`.";
+    let above = run("1%");
+    assert_eq!(above.status.code(), Some(2), "{}", stderr(&above));
+    let text = stdout(&above);
+    assert!(text.starts_with(sentence), "{text}");
+    assert!(
+        text.contains(&format!("<!-- weir replay -->\n**Rate limits:** {sentence}\n\nThis is more than")),
+        "{text}"
+    );
+    assert!(
+        text.contains("--method PATCH") && text.contains("repos/shop/limits/issues/comments/41"),
+        "{text}"
+    );
+    assert_eq!(run("50%").status.code(), Some(0));
+    assert!(!work.join(".weir-replay-old").exists());
 }

@@ -3,14 +3,21 @@
 use smallvec::SmallVec;
 use weir_limit::{
     Basis, Code, CounterKey, Decision, Descriptor, DescriptorMatch, Direction, Entry, Hits, IN_FLIGHT,
-    KeyHasher, LimitCheck, LimitMatch, Matched, OverLimitPolicy, PlaceDecisions, Request, RuleRef, Scope,
-    Status, Tier, Timestamp, Verdict,
+    KeyHasher, LimitCheck, LimitMatch, Matched, OverLimitPolicy, Period, PlaceDecisions, Request, RuleRef,
+    Scope, Status, Tier, Timestamp, Verdict,
 };
 use weir_observe::OwnCounts;
-use weir_recording::{FirstSight, RecordedKind, RecordedRequest, RecordedStatus, Recorder};
-use weir_store::Store;
+use weir_recording::{FirstSight, RecordedKind, RecordedRequest, RecordedStatus, Recorder, RecordingOrder};
+use weir_store::{Store, StoreError};
 
 use super::{Limiter, in_flight};
+
+/// What instances tell each other. No reset is written so: these have no space.
+const START: &str = "recording/start ";
+const STOP: &str = "recording/stop ";
+
+/// The longest time that another instance may have requests kept for, a day in milliseconds.
+const MAX_KEEP: u64 = 86_400_000;
 
 /// The most checks of a request that are compared with each other.
 const MAX_COMPARED: usize = 64;
@@ -45,6 +52,43 @@ impl<S: Store> Limiter<S> {
     /// Records requests, once it is started.
     pub const fn recorder(&self) -> &Recorder {
         &self.recorder.recorder
+    }
+
+    /// Starts the recordings of all instances that share the store. Returns whether others have heard of it; an error is about
+    /// those alone.
+    pub async fn start_recordings(&self, order: RecordingOrder, now: Timestamp) -> Result<bool, StoreError> {
+        self.recorder().start(order, now);
+        let millis = |period: Period| period.as_nanos() / 1_000_000;
+        let ends = order.until.map_or(0, |until| millis(until.since(now)).max(1));
+        let note = format!("{START}{} {ends} {}", millis(order.keep), u8::from(order.has_values));
+        self.store.announce(note.as_bytes()).await
+    }
+
+    /// Stops the recordings of all instances that share the store, as [`Limiter::start_recordings`] starts them.
+    pub async fn stop_recordings(&self) -> Result<bool, StoreError> {
+        self.recorder().stop();
+        self.store.announce(STOP.as_bytes()).await
+    }
+
+    /// Does what a `note` of another instance says about recordings, which was written at an `age`. Returns whether it is
+    /// about them.
+    pub(super) fn follow_recording(&self, note: &[u8], age: Period, now: Timestamp) -> bool {
+        if note == STOP.as_bytes() {
+            self.recorder().stop();
+            return true;
+        }
+        let Some(order) = std::str::from_utf8(note).ok().and_then(|note| note.strip_prefix(START)) else {
+            return false;
+        };
+        let mut numbers = order.split(' ').map_while(|number| number.parse::<u64>().ok());
+        if let (Some(keep), Some(ends), Some(values)) = (numbers.next(), numbers.next(), numbers.next()) {
+            let until = (ends > 0).then(|| now.after(Period::from_millis(ends)).before(age));
+            if until.is_none_or(|until| until > now) {
+                let keep = Period::from_millis(keep.min(MAX_KEEP));
+                self.recorder().start(RecordingOrder { keep, until, has_values: values == 1 }, now);
+            }
+        }
+        true
     }
 
     /// Records a request that matches nothing but limits in memory.

@@ -109,7 +109,7 @@ impl<S: Store> Limiter<S> {
         Ok(())
     }
 
-    /// Takes part in the resets that instances announce, one of which this one may be. To be polled while this instance
+    /// Takes part in the resets and recordings that instances announce, one of which this one may be. To be polled while this instance
     /// decides, within a runtime with time.
     pub async fn follow_resets(&self, clock: &dyn Clock) {
         let mut held: VecDeque<(Instant, Vec<u8>)> = VecDeque::new();
@@ -117,6 +117,9 @@ impl<S: Store> Limiter<S> {
             let next = held.front().map(|(until, _)| *until);
             tokio::select! {
                 notes = self.store.announcements() => for (age, note) in notes {
+                    if self.follow_recording(&note, age, clock.now()) {
+                        continue;
+                    }
                     let age = Duration::from(age);
                     let unreported = if age < CLEARED_AFTER { Unreported::Sent } else { Unreported::Dropped };
                     self.with_checks_of(&note, |check| self.store.hold_nothing(check, unreported, clock.now()));

@@ -17,6 +17,7 @@ use weir_coordinate::{
 use weir_limit::{Capabilities, Code, Descriptor, Entry, KeyHasher, Period, Request, RuleSet, Timestamp};
 use weir_limiter::{DecisionSettings, Limiter, ResetError, ResetOutcome};
 use weir_observe::Stats;
+use weir_recording::{RecordingOrder, RecordingState};
 use weir_store::{MemoryStore, Store, TakeOptions, clock::Clock as _};
 
 const LIMIT: u64 = 60;
@@ -121,6 +122,38 @@ impl Drop for Load {
     fn drop(&mut self) {
         self.stops.store(true, Ordering::Relaxed);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn recordings_start_and_stop_at_all_instances() {
+    let (_store, instances) = fleet(3, "requests: 60, per: 1h", Capabilities::All).await;
+    let [one, others @ ..] = &*instances else { panic!("there are three") };
+    let states = || {
+        let of = |instance: &SharedInstance| instance.limiter.recorder().state(instance.clock.now());
+        others.iter().map(of).collect::<Vec<_>>()
+    };
+    let now = one.clock.now();
+    let order = |seconds, has_values| RecordingOrder {
+        keep: Period::from_secs(900),
+        until: Some(now.after(Period::from_secs(seconds))),
+        has_values,
+    };
+    assert!(one.limiter.start_recordings(order(300, true), now).await.expect("the store replies"));
+    sleep(Duration::from_secs(2)).await;
+    assert!(states().iter().all(|state| state.is_on && state.has_values), "{:?}", states());
+    // within the time that the note took
+    let off =
+        |state: &RecordingState| state.until.map(|until| until.since(now.after(Period::from_secs(300))));
+    assert!(states().iter().all(|state| off(state) < Some(Period::from_secs(2))), "{:?}", states());
+    one.limiter.stop_recordings().await.expect("the store replies");
+    sleep(Duration::from_secs(2)).await;
+    assert!(states().iter().all(|state| !state.is_on), "{:?}", states());
+    // one that ends by itself
+    one.limiter.start_recordings(order(30, false), now).await.expect("the store replies");
+    sleep(Duration::from_secs(2)).await;
+    assert!(states().iter().all(|state| state.is_on && !state.has_values), "{:?}", states());
+    sleep(Duration::from_secs(60)).await;
+    assert!(states().iter().all(|state| !state.is_on), "{:?}", states());
 }
 
 const LIMITS: [&str; 6] = [

@@ -26,6 +26,12 @@ const TIME_LENGTH: u8 = 16;
 /// The length of a descriptor in a record.
 pub(crate) const STATUS: usize = 12;
 
+/// The length of a request of one descriptor.
+const KNOWN_LENGTH: u32 = 24;
+
+/// The most bytes of a block before a time, which may be needed.
+const LAST_HEAD: usize = CAPACITY - TIME_LENGTH as usize;
+
 /// The flags of a record: the request was rejected; it would have been, but for the shadow mode of the service; the name of
 /// a request in flight follows; an end undoes a request.
 pub(crate) const OVER: u8 = 1;
@@ -127,6 +133,12 @@ pub(crate) struct OpenBlock {
     pub(crate) longest: Period,
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "any of its bits are suitable")]
+const fn slot_of(key: CounterKey) -> usize {
+    key.hash() as usize % SLOTS
+}
+
+#[inline]
 fn bytes_of(words: [u32; 3]) -> [u8; STATUS] {
     let mut bytes = [0; STATUS];
     for (bytes, word) in bytes.chunks_exact_mut(4).zip(words) {
@@ -267,7 +279,7 @@ impl OpenBlock {
         count: u16,
         at: Timestamp,
     ) -> Result<(), Unwritten> {
-        if self.block.bytes.len() + length + HEAD + 8 > CAPACITY {
+        if self.block.bytes.len() + length > LAST_HEAD {
             return Err(self.too_full());
         }
         let since = if let Some(Ok(since)) = at.as_nanos().checked_sub(self.base).map(u32::try_from) {
@@ -307,19 +319,53 @@ impl OpenBlock {
         first_sight: impl FnOnce() -> FirstSight,
     ) -> Result<u32, Unwritten> {
         let Some(key) = key else { return self.define(text, &first_sight()) };
-        let bits = [key.hash(), key.shard()];
-        #[expect(clippy::cast_possible_truncation, reason = "any of its bits are suitable")]
-        let first = bits[0] as usize % SLOTS;
-        let is_known = |slot: &DictionarySlot| slot.key == bits && slot.block == self.number;
-        for place in [first, first ^ 1] {
-            if is_known(&self.slots[place]) {
-                return Ok(self.slots[place].number);
-            }
+        if let Some(number) = self.known_number(key) {
+            return Ok(number);
         }
         let number = self.define(text, &first_sight())?;
+        let first = slot_of(key);
         let place = if self.slots[first].block == self.number { first ^ 1 } else { first };
-        self.slots[place] = DictionarySlot { key: bits, number, block: self.number };
+        self.slots[place] = DictionarySlot { key: [key.hash(), key.shard()], number, block: self.number };
         Ok(number)
+    }
+
+    #[inline]
+    fn known_number(&self, key: CounterKey) -> Option<u32> {
+        let first = slot_of(key);
+        let is_known =
+            |slot: &&DictionarySlot| slot.key == [key.hash(), key.shard()] && slot.block == self.number;
+        let found = self.slots.get(first).filter(is_known);
+        found.or_else(|| self.slots.get(first ^ 1).filter(is_known)).map(|slot| slot.number)
+    }
+
+    /// Appends a request of one descriptor that the block has, as most are. Otherwise changes nothing, and returns false.
+    #[inline]
+    pub(crate) fn append_known(
+        &mut self,
+        recorded: &RecordedRequest<'_, '_>,
+        descriptor: &Descriptor<'_>,
+        status: &RecordedStatus,
+    ) -> bool {
+        let (at, hits) = (recorded.at.as_nanos(), recorded.request.hits_of(descriptor));
+        let since = at.checked_sub(self.base).and_then(|since| u32::try_from(since).ok());
+        let (Some(since), Ok(few), Some(key)) = (since, u32::try_from(hits.0), status.key) else {
+            return false;
+        };
+        let has_room = !self.is_empty() && self.block.bytes.len() + KNOWN_LENGTH as usize <= LAST_HEAD;
+        if !has_room || recorded.place.is_some() {
+            return false;
+        }
+        let Some(number) = self.known_number(key) else { return false };
+        let kind = recorded.kind as u32 | u32::from(recorded.flags()) << 8 | 1 << 16;
+        let number = number | u32::from(status.flags(descriptor, hits)) << 24;
+        let mut record = [0; KNOWN_LENGTH as usize];
+        let (head, rest) = record.split_at_mut(TIMED_HEAD);
+        head.copy_from_slice(&bytes_of([KNOWN_LENGTH, kind, since]));
+        rest.copy_from_slice(&bytes_of([number, few, status.remaining]));
+        self.block.bytes.extend_from_slice(&record);
+        self.block.last = recorded.at;
+        self.block.requests += 1;
+        true
     }
 
     #[cold]

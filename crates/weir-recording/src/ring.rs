@@ -254,6 +254,11 @@ impl Recorder {
         }
         let Some(mut lane) = self.free_lane() else { return };
         let RecordingLane { open, waiting } = &mut *lane;
+        if let [descriptor] = &*recorded.request.descriptors
+            && open.append_known(recorded, descriptor, &status_of(0))
+        {
+            return;
+        }
         if !open.append(recorded, status_of, first_sight, |block| self.add(block, waiting)) {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }

@@ -15,7 +15,7 @@ use tokio::{
     task::spawn_blocking,
     time::{MissedTickBehavior, interval},
 };
-use weir_limit::{Period, RuleSet, Timestamp};
+use weir_limit::{Origin, Period, Rule, RuleSet, Timestamp};
 use weir_store::Store;
 
 use super::{
@@ -185,8 +185,10 @@ impl<S: Store> AdminApi<S> {
 /// Sixteen hexadecimal digits, which are equal where the rules are.
 fn digest(rules: &RuleSet) -> String {
     let mut context = Context::new(&SHA256);
-    for rule in rules.rules() {
-        context.update(format!("{} {:?}\n", rule.path, rule.rule).as_bytes());
+    for compiled in rules.rules() {
+        // instances may have the same rules in other folders
+        let rule = Rule { origin: Origin::default(), ..compiled.rule.clone() };
+        context.update(format!("{} {rule:?}\n", compiled.path).as_bytes());
     }
     hex(&context.finish().as_ref()[..8])
 }

@@ -13,7 +13,7 @@ use super::{
     permission::{AdminCaller, CallerProof},
     problem::Problem,
     query::Query,
-    time,
+    recording, time,
     traffic::{Recent, as_float, rounded},
 };
 use weir_export::process::resident_memory;
@@ -100,7 +100,7 @@ pub(super) fn instance<S: Store>(api: &AdminApi<S>) -> Value {
         "requests_per_second": requests_per_second,
         "rates": all.map(|series| series.rates_json(api.uptime())),
         "latency": latency.map(|[p50, p99]| json!({ "p50": p50, "p99": p99 })),
-        "recording": Value::Null,
+        "recording": recording::state(api),
     })
 }
 

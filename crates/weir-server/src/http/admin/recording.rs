@@ -13,11 +13,11 @@ use axum::{
 use bytes::Bytes;
 use futures_util::stream;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use weir_limit::{Period, Timestamp};
 use weir_recording::{RecordingHeader, RecordingOrder, RecordingSettings, ValueKey};
-use weir_store::Store;
+use weir_store::{Store, StoreError};
 
 use super::{
     answer::{answer, count},
@@ -73,13 +73,21 @@ async fn start<S: Store>(
         })?
     };
     let order = order(&body, recording.api.now())?;
-    recording.recorder().start(order, recording.api.now());
+    let limiter = &recording.api.context.limiter;
+    tell(limiter.start_recordings(order, recording.api.now()).await);
     let values = if body.values { "with values" } else { "without values" };
     let until = order
         .until
         .map_or_else(|| "until it is stopped".to_owned(), |until| format!("until {}", time::text(until)));
     recording.audit(&caller, format!("Started a recording {values}, {until}."));
     Ok(recording.state())
+}
+
+/// This instance has done it, whatever others do.
+fn tell(announced: Result<bool, StoreError>) {
+    if let Err(error) = announced {
+        tracing::warn!(%error, "other instances may not have heard of a recording");
+    }
 }
 
 fn order(body: &RecordingBody, now: Timestamp) -> Result<RecordingOrder, Problem> {
@@ -100,7 +108,7 @@ async fn stop<S: Store>(
     State(recording): State<Arc<RecordingApi<S>>>,
     Extension(caller): Extension<AdminCaller>,
 ) -> Response {
-    recording.recorder().stop();
+    tell(recording.api.context.limiter.stop_recordings().await);
     recording.audit(&caller, "Stopped the recording.".to_owned());
     recording.state()
 }
@@ -116,6 +124,21 @@ async fn download<S: Store>(
     let values = if has_values { "with values" } else { "with hashed values" };
     recording.audit(&caller, format!("Downloaded the recording {values}."));
     Ok(downloaded)
+}
+
+/// What is recorded, here.
+pub(super) fn state<S: Store>(api: &AdminApi<S>) -> Value {
+    let now = api.now();
+    let state = api.context.limiter.recorder().state(now);
+    json!({
+        "is_on": state.is_on,
+        "since": state.since.map(time::text),
+        "until": state.until.map(time::text),
+        "records": count(state.requests),
+        "bytes": count(state.bytes),
+        "max_bytes": count(state.max_bytes),
+        "covers": time::seconds(state.oldest.map(|oldest| now.since(oldest)).unwrap_or_default()),
+    })
 }
 
 // === impl RecordingApi ===
@@ -137,17 +160,7 @@ impl<S: Store> RecordingApi<S> {
     }
 
     fn state(&self) -> Response {
-        let now = self.api.now();
-        let state = self.recorder().state(now);
-        answer(&json!({
-            "is_on": state.is_on,
-            "since": state.since.map(time::text),
-            "until": state.until.map(time::text),
-            "records": count(state.requests),
-            "bytes": count(state.bytes),
-            "max_bytes": count(state.max_bytes),
-            "covers": time::seconds(state.oldest.map(|oldest| now.since(oldest)).unwrap_or_default()),
-        }))
+        answer(&state(&self.api))
     }
 
     fn download(&self, has_values: bool, headers: &HeaderMap) -> Result<Response, Problem> {
