@@ -103,6 +103,9 @@ fn a_recording_is_started_from_the_page() {
     browser.until_text("Recording on all instances for 5 minutes.");
     browser.open(&site.view("overview"));
     browser.until_text("Started a recording");
+    browser.until(
+        "[...document.querySelectorAll('.facts > div')].some((fact) => fact.innerText.startsWith('Recording\\non'))",
+    );
     assert_eq!(browser.complaints(), [""; 0]);
 }
 
