@@ -3,16 +3,21 @@
 //! The instance that resets announces it. Whoever hears that asks the store for every decision until it forgets what it
 //! knows, a moment after the counters were cleared. `weir-limiter/reset.rs` has the times.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 use super::{Coordinated, counter::TryKind, modes::NO_REPLY};
 use weir_limit::{LimitCheck, Scope, Timestamp};
 use weir_store::{StoreError, Unreported, all_given_back, remote::Remote};
 
+/// How long a person waits for the store, before the other instances forget what they know.
+const CLEARED_WITHIN: Duration = Duration::from_millis(300);
+
 impl<R: Remote> Coordinated<R> {
     /// Clears the counters of `check` in the store. Its hits are all that they may have.
     pub(super) async fn clear_shared(&self, check: &LimitCheck<'_>) -> Result<(), StoreError> {
-        let until = Instant::now() + self.client.settings.budget.into();
+        let until = Instant::now() + Duration::from(self.client.settings.budget).max(CLEARED_WITHIN);
         let asked = self.ask(check, TryKind::GiveBack(self.client.time().now), until).await;
         asked.map(drop).map_err(|_| StoreError::Unavailable(NO_REPLY.into()))
     }

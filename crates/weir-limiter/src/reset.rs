@@ -11,13 +11,18 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{LimitError, Limiter, find};
 use weir_limit::{Descriptor, Entry, LimitCheck, Period, PlaceName, Request, RequestName};
-use weir_store::{Store, Unreported, clock::Clock};
+use weir_store::{Store, StoreError, Unreported, clock::Clock};
 
 /// When the counters are cleared after the announcement: a heartbeat, and the time of its reply.
 const CLEARED_AFTER: Duration = Duration::from_millis(1_200);
 
 /// When instances forget what they know.
 const FORGOTTEN_AFTER: Duration = Duration::from_millis(1_500);
+
+/// When all of them have, whatever their clocks say.
+const OVER_AFTER: Duration = Duration::from_millis(1_700);
+
+const TOO_LONG: StoreError = StoreError::Unsupported("instances tell each other of at most 4 KB of entries");
 
 /// What [`Limiter::reset`] has reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,7 +49,7 @@ pub enum ResetError {
 
 impl<S: Store> Limiter<S> {
     /// Resets the counters of exactly these entries: all tiers, what is in their shadow, shares and requests in flight.
-    /// With `older_than`, only requests in flight of that age. Takes one and a half seconds if there are other instances.
+    /// With `older_than`, only requests in flight of that age. Takes almost two seconds if there may be other instances.
     ///
     /// # Errors
     ///
@@ -88,14 +93,14 @@ impl<S: Store> Limiter<S> {
         checks: &[LimitCheck<'_>],
         clock: &dyn Clock,
     ) -> Result<bool, LimitError> {
-        let note = note_of(domain, entries);
+        let note = note_of(domain, entries).ok_or(TOO_LONG)?;
         let begun = Instant::now();
         let is_heard = self.store.announce(&note).await?;
         if is_heard {
             let _held = HeldCounters::new(&self.store, checks, clock);
             sleep_until(begun + CLEARED_AFTER).await;
             self.clear_each(checks, clock).await?;
-            sleep_until(begun + FORGOTTEN_AFTER).await;
+            sleep_until(begun + OVER_AFTER).await;
         } else {
             self.clear_each(checks, clock).await?;
         }
@@ -109,8 +114,8 @@ impl<S: Store> Limiter<S> {
         Ok(())
     }
 
-    /// Takes part in the resets and recordings that instances announce, one of which this one may be. To be polled while this instance
-    /// decides, within a runtime with time.
+    /// Takes part in the resets and recordings that instances announce, one of which this one may be. To be polled while
+    /// this instance decides, within a runtime with time.
     pub async fn follow_resets(&self, clock: &dyn Clock) {
         let mut held: VecDeque<(Instant, Vec<u8>)> = VecDeque::new();
         loop {
@@ -181,8 +186,9 @@ fn request_of<'a>(domain: &'a str, entries: &'a [Entry<'a>]) -> Request<'a> {
     Request { domain, descriptors: std::iter::once(descriptor).collect(), hits: 0 }
 }
 
-/// The entries as in the name of a request in flight, and the domain.
-fn note_of(domain: &str, entries: &[Entry<'_>]) -> Vec<u8> {
+/// The entries as in the name of a request in flight, and the domain. None if a name has no room for them.
+fn note_of(domain: &str, entries: &[Entry<'_>]) -> Option<Vec<u8>> {
     let name = RequestName::write(PlaceName::NONE, std::iter::once(entries));
-    [&name, "/", domain].concat().into_bytes()
+    RequestName::read(&name)?.descriptors().next()?;
+    Some([&name, "/", domain].concat().into_bytes())
 }

@@ -24,7 +24,7 @@ pub struct BoardPost<'a> {
 pub struct BoardReply {
     /// The store's clock.
     pub now: Timestamp,
-    /// The notes after [`BoardPost::read_until`], oldest first, each with the instant at which it was written.
+    /// The first notes after [`BoardPost::read_until`], oldest first, each with the instant at which it was written.
     pub notes: Vec<(Timestamp, Vec<u8>)>,
     /// The summaries by the names of their instances, each written in the last [`BoardPost::SUMMARY_LIFE`].
     pub summaries: Vec<(String, Vec<u8>)>,
@@ -41,6 +41,8 @@ impl BoardPost<'_> {
     pub const MAX_NOTE: usize = 4 << 10;
     /// The most notes that the store keeps.
     pub const MAX_NOTES: usize = 10_000;
+    /// The most notes of a reply. The next one goes on.
+    pub const MAX_READ: usize = 200;
     /// How long the store keeps a note: an instance that was cut off for less reads it.
     pub const NOTE_LIFE: Period = Period::from_secs(3_600);
     /// How long a summary is returned.

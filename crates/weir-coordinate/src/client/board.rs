@@ -118,16 +118,16 @@ impl<R: Remote> StoreClient<R> {
         Ok(reply)
     }
 
-    /// Writes `note` for all instances. Returns the instant at which they have it.
-    pub(crate) async fn announce(&self, note: &[u8]) -> Result<Timestamp, StoreError> {
+    /// Writes `note` for all instances.
+    pub(crate) async fn announce(&self, note: &[u8]) -> Result<(), StoreError> {
         if note.len() > BoardPost::MAX_NOTE {
             return Err(StoreError::Unsupported("instances tell each other of at most 4 KB of entries"));
         }
         let reply = self.post(None, Some(note), false).await.map_err(|error| unavailable(&error))?;
-        let written = reply.notes.iter().rev().find(|(_, other)| other == note);
-        match written {
-            Some((at, _)) if reply.is_written => Ok(*at),
-            _ => Err(StoreError::Unsupported("instances have told each other 10,000 resets within an hour")),
+        if reply.is_written {
+            Ok(())
+        } else {
+            Err(StoreError::Unsupported("instances have told each other 10,000 resets within an hour"))
         }
     }
 

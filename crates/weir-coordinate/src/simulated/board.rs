@@ -38,7 +38,7 @@ impl SimulatedBoard {
             summaries
                 .extend(self.summaries.iter().map(|(name, (_, summary))| (name.clone(), summary.clone())));
         }
-        let unread = self.notes.range(post.read_until.after(micro)..);
+        let unread = self.notes.range(post.read_until.after(micro)..).take(BoardPost::MAX_READ);
         BoardReply {
             now,
             notes: unread.map(|(at, note)| (*at, note.clone())).collect(),

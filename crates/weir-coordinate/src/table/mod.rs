@@ -5,11 +5,12 @@ pub(super) mod sender;
 mod shards;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicU32, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -36,22 +37,32 @@ use weir_store::{
     wakeup::Wakeups,
 };
 
+/// How long an instance asks the store for each decision about a counter that is reset, if it hears of no end.
+const LONGEST_RESET: Duration = Duration::from_secs(5);
+
 pub(super) struct CounterTable<R> {
     pub(super) shards: Shards,
     queue: AttentionQueue,
     nodes: Mutex<BTreeMap<StoreNode, NodeQueue>>,
     client: Arc<StoreClient<R>>,
     generations: AtomicU32,
-    /// The counters that are about to be cleared in the store.
     resets: Resets,
 }
 
-/// Keys of counters.
+/// The counters that are about to be cleared in the store, each until the last reset of it ends.
 #[derive(Debug, Default)]
 struct Resets {
     /// How many there are, so that others need no lock.
     count: AtomicUsize,
-    keys: Mutex<BTreeSet<CounterKey>>,
+    keys: Mutex<BTreeMap<CounterKey, HeldReset>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct HeldReset {
+    /// The resets that have not ended.
+    holders: u32,
+    /// When they have ended at the latest: a reload may take the rule away by which an end finds the counter.
+    until: Instant,
 }
 
 /// A decision that waits for the store. If dropped, its try is not sent, or what the store takes for it is given back.
@@ -187,7 +198,7 @@ impl<R: Remote> CounterTable<R> {
     /// Until [`Self::end_reset`], each decision asks the store.
     pub(super) fn begin_reset(&self, check: &LimitCheck<'_>, unreported: Unreported, now: Timestamp) {
         let key = self.key_of(check);
-        self.resets.edit(|keys| keys.insert(key));
+        self.resets.begin(key);
         self.with_existing(key, None, |entry| {
             let Some(entry) = entry else { return };
             self.choose_mode(&mut entry.counter, key, check);
@@ -201,12 +212,13 @@ impl<R: Remote> CounterTable<R> {
     /// The counter begins again.
     pub(super) fn end_reset(&self, check: &LimitCheck<'_>, now: Timestamp) {
         let key = self.key_of(check);
-        self.resets.edit(|keys| keys.remove(&key));
-        self.with_existing(key, None, |entry| {
-            if let Some(entry) = entry {
-                entry.counter.begin_anew(now);
-            }
-        });
+        if self.resets.end(key) {
+            self.with_existing(key, None, |entry| {
+                if let Some(entry) = entry {
+                    entry.counter.begin_anew(now);
+                }
+            });
+        }
     }
 
     /// For a rule that requests `auto`: the number of instances may have changed, or `check` may be part of a burst.
@@ -327,13 +339,30 @@ impl<R: Remote> CounterTable<R> {
 
 impl Resets {
     fn contain(&self, key: CounterKey) -> bool {
-        self.count.load(Ordering::Relaxed) > 0 && self.keys.lock().contains(&key)
+        let is_held = || self.keys.lock().get(&key).is_some_and(|held| held.until > Instant::now());
+        self.count.load(Ordering::Relaxed) > 0 && is_held()
     }
 
-    fn edit<T>(&self, edit: impl FnOnce(&mut BTreeSet<CounterKey>) -> T) {
-        let mut keys = self.keys.lock();
-        edit(&mut keys);
+    fn begin(&self, key: CounterKey) {
+        let (mut keys, now) = (self.keys.lock(), Instant::now());
+        keys.retain(|_, held| held.until > now);
+        let held = keys.entry(key).or_insert(HeldReset { holders: 0, until: now });
+        *held = HeldReset { holders: held.holders + 1, until: now + LONGEST_RESET };
         self.count.store(keys.len(), Ordering::Relaxed);
+    }
+
+    /// Returns whether it was the last one of `key`.
+    fn end(&self, key: CounterKey) -> bool {
+        let mut keys = self.keys.lock();
+        let others = keys.get_mut(&key).is_some_and(|held| {
+            held.holders -= 1;
+            held.holders > 0
+        });
+        if !others {
+            keys.remove(&key);
+        }
+        self.count.store(keys.len(), Ordering::Relaxed);
+        !others
     }
 }
 

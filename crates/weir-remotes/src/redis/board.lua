@@ -3,7 +3,8 @@
 -- KEYS  the notes, a sorted set by the microsecond of their writing; the summaries, a hash by the name of the instance
 -- ARGV  the time in microseconds, empty in production, where the server's clock is used; the name of the instance; its
 --       summary, empty to keep the last one; a note, empty for none; the microsecond of the last note that the instance
---       has read; 1 to return the summaries; the lives of notes and of summaries in microseconds; the most notes
+--       has read; 1 to return the summaries; the lives of notes and of summaries in microseconds; the most
+--       notes, and the most that are read at a time
 -- Returns the time in microseconds, 1 if there was room for the note, the notes after the last one with their
 -- microseconds, and the summaries with their names.
 
@@ -50,5 +51,5 @@ if ARGV[6] == '1' then
     end
   end
 end
-local read = redis.call('ZRANGEBYSCORE', notes, '(' .. text(read_until), '+inf', 'WITHSCORES')
+local read = redis.call('ZRANGEBYSCORE', notes, '(' .. text(read_until), '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[10])
 return {text(micros), written, read, found}

@@ -33,6 +33,7 @@ impl BoardRequest {
             text(BoardPost::NOTE_LIFE.as_nanos() / 1_000),
             text(BoardPost::SUMMARY_LIFE.as_nanos() / 1_000),
             text(BoardPost::MAX_NOTES as u64),
+            text(BoardPost::MAX_READ as u64),
         ];
         Self(EncodedCommand::Run {
             script: &script::BOARD,

@@ -125,7 +125,9 @@ impl KnownFleet {
         let readable = summaries.iter().filter(|(_, text)| text.len() <= BoardPost::MAX_SUMMARY);
         let reports = readable
             .filter_map(|(name, text)| Some((name.clone(), serde_json::from_slice(text).ok()?)))
-            .filter(|(_, report): &(String, InstanceReport)| report.instance.is_object());
+            .filter(|(_, report): &(String, InstanceReport)| {
+                report.instance["rules"]["digest"].is_string() && report.instance["rates"].is_object()
+            });
         Ok(Some(Self(reports.collect())))
     }
 
@@ -158,8 +160,11 @@ impl KnownFleet {
         let mut merged: BTreeMap<&str, (MergedCounter<'_>, u64)> = BTreeMap::new();
         let mut unlisted_in_all = 0_u64;
         for list in lists {
-            let unlisted =
-                if list.len() < LISTED { 0 } else { list.last().map_or(0, |last| last.hits + last.error) };
+            let unlisted = if list.len() < LISTED {
+                0
+            } else {
+                list.last().map_or(0, |last| last.hits.saturating_add(last.error))
+            };
             unlisted_in_all = unlisted_in_all.saturating_add(unlisted);
             for of in list {
                 let none = MergedCounter { of, hits: 0, at_least: 0, at_most: 0, used: 0.0 };

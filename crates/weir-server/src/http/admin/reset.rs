@@ -11,7 +11,8 @@ use axum::{
 use serde::Deserialize;
 use serde_json::json;
 use weir_limit::{Entry, Period};
-use weir_limiter::{LimitError, ResetError, ResetOutcome};
+use weir_limiter::{LimitError, MASK, ResetError, ResetOutcome};
+use weir_observe::hot_keys::HotKeyValues;
 use weir_store::Store;
 
 use super::{
@@ -81,8 +82,9 @@ async fn reset<S: Store>(
     let was = counters::views(api, &body.domain, &entries).await?;
     let context = &api.context;
     let outcome = context.limiter.reset(&body.domain, &entries, older_than, &*context.clock).await;
-    let ResetOutcome { places, is_everywhere, .. } = outcome.map_err(|error| problem(&error))?;
-    let names: Vec<String> = entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
+    let shows_values = context.limiter.shown_values() == HotKeyValues::Shown;
+    let value = |entry: &Entry<'_>| if shows_values { entry.value.to_owned() } else { MASK.to_owned() };
+    let names: Vec<String> = entries.iter().map(|entry| format!("{}={}", entry.key, value(entry))).collect();
     let used = |view: &serde_json::Value| {
         let tiers = view["tiers"].as_array().cloned().unwrap_or_default();
         tiers
@@ -102,8 +104,9 @@ async fn reset<S: Store>(
             None => format!("Reset {}: {}.", body.domain, names.join(" ")),
         },
         before: was.first().map(used).filter(|used| !used.is_empty()),
-        after: None,
+        after: outcome.as_ref().err().map(|error| format!("unknown: {error}")),
     });
+    let ResetOutcome { places, is_everywhere, .. } = outcome.map_err(|error| problem(&error))?;
     let has_store = context.limiter.store().shared_counts().store.is_some();
     Ok(answer(&json!({
         "domain": body.domain,
@@ -127,9 +130,10 @@ fn age(seconds: f64) -> Result<Period, Problem> {
 fn problem(error: &ResetError) -> Problem {
     match error {
         ResetError::NoLimit => Problem::new(StatusCode::NOT_FOUND, format!("There is no counter: {error}.")),
-        ResetError::Limit(LimitError::Store(error)) => {
-            Problem::new(StatusCode::SERVICE_UNAVAILABLE, format!("Not reset: {error}."))
-        }
+        ResetError::Limit(LimitError::Store(error)) => Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("The store gave up: {error}. The counter may have been reset nevertheless; ask again."),
+        ),
         ResetError::Limit(error) => counters::problem(error),
     }
 }

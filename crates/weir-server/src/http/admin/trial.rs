@@ -10,7 +10,9 @@ use axum::{
     routing::post,
 };
 use serde::Deserialize;
+use serde_json::Value;
 use tokio::sync::{Semaphore, oneshot};
+use weir_observe::hot_keys::HotKeyValues;
 use weir_recording::{Recording, RecordingHeader};
 use weir_replay::{ReplaySettings, Trial, TrialError, try_rules};
 use weir_store::Store;
@@ -48,20 +50,30 @@ async fn try_files<S: Store>(
     let body: TrialBody = serde_json::from_slice(&body).map_err(|error| {
         Problem::malformed(format!("{error}; write {{\"files\": {{\"shop.yaml\": \"domain: …\"}}}}."))
     })?;
+    let shows_values = trial.api.context.limiter.shown_values() == HotKeyValues::Shown;
     let (done, tried) = oneshot::channel();
     let broken =
         || Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "The rules cannot be tried; see the log.");
     // a thread of its own: what is freed by it leaves no memory with those that serve
     let spawned = thread::Builder::new().name("weir-try".into()).spawn(move || {
-        let _turn = turn;
-        let _ = done.send(trial.run(body.files));
+        let tried = trial.run(body.files);
+        // the next one may begin when this answer arrives
+        drop(turn);
+        let _ = done.send(tried);
     });
     spawned.map_err(|error| {
         tracing::error!(%error, "cannot start a thread");
         broken()
     })?;
     let tried = tried.await.map_err(|_| broken())?;
-    tried.map(|tried| answer(&tried.json())).map_err(|error| match error {
+    let shown = |tried: Trial| {
+        let mut tried = tried.json();
+        if !shows_values && tried["comparison"].is_object() {
+            tried["comparison"]["keys"] = Value::Array(Vec::new());
+        }
+        answer(&tried)
+    };
+    tried.map(shown).map_err(|error| match error {
         TrialError::TooLarge => Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "The files exceed 16 MiB."),
         TrialError::TooSlow => Problem::too_many("It takes longer than 30 s: try a shorter recording.", 60),
     })
