@@ -2,7 +2,7 @@
 # Checks the workflows and the other files of .github: scripts/lint-workflows.sh VENV [FOLDER]
 #
 # All files against their schemas, and the workflows for what makes them unsafe: actions that are not pinned to a commit, text of others in
-# scripts, more rights than a job needs. FOLDER has a .github; the repository's root by default.
+# scripts, more rights than a job needs. FOLDER has a .github and action.yml; the repository's root by default.
 set -euo pipefail
 
 python=$PWD/$1/bin/python3 zizmor=$PWD/$1/bin/zizmor

@@ -29,7 +29,7 @@ fn the_workflows_pass_and_make_lint_checks_them() {
 /// Lints a copy with changes, each of which is a file, a part of its text, and what replaces it.
 #[track_caller]
 fn refused(changes: &[(&str, &str, &str)], expected: &[&str]) {
-    let root = copy(&[".github", "Makefile", "release.mk"]);
+    let root = copy(&[".github", "Makefile", "action.yml", "release.mk"]);
     for (file, old, new) in changes {
         replace(&root.path().join(file), old, new);
     }
