@@ -349,3 +349,50 @@ async fn in_memory_it_is_at_once() {
         assert!(matches!(unknown, Err(ResetError::NoLimit)), "{unknown:?}");
     }
 }
+
+/// The second one clears the counter while the first one has ended.
+#[tokio::test(start_paused = true)]
+async fn resets_that_overlap_keep_the_limit() {
+    for gap in [0, 300, 900, 1_400] {
+        let (_, instances) = fleet(3, "requests: 60, per: 1h, coordination: lease", Capabilities::All).await;
+        let load = Load::start(&instances);
+        sleep(Duration::from_secs(6)).await;
+        let second = async {
+            sleep(Duration::from_millis(gap)).await;
+            instances[1].reset("tenant", "a").await
+        };
+        let (first, second) = tokio::join!(instances[0].reset("tenant", "a"), second);
+        assert!(first.is_ok() && second.is_ok());
+        let before = load.admitted();
+        sleep(Duration::from_secs(15)).await;
+        let after = load.admitted() - before;
+        assert!(after <= LIMIT, "{gap} ms: {after}");
+    }
+}
+
+/// The end of the reset does not find the counter by the rules of then.
+#[tokio::test(start_paused = true)]
+async fn a_reload_in_the_midst_of_a_reset_leaves_no_counter_strict() {
+    let limit = "requests: 6000, per: 1h, coordination: lease";
+    let (_, instances) = fleet(2, limit, Capabilities::All).await;
+    let (one, other) = (&instances[0], &instances[1]);
+    for _ in 0..50 {
+        assert!(other.takes("tenant", "a", 1).await);
+    }
+    let reload = async {
+        sleep(Duration::from_millis(1_150)).await;
+        other.limiter.load(RuleSet::new(&[], KeyHasher::random()));
+    };
+    let (reset, ()) = tokio::join!(one.reset("tenant", "a"), reload);
+    reset.expect("it is reset");
+    sleep(Duration::from_secs(1)).await;
+    other.limiter.load(rules(limit));
+    sleep(Duration::from_secs(10)).await;
+    let before = other.limiter.store().remote().commands();
+    for _ in 0..200 {
+        assert!(other.takes("tenant", "a", 1).await);
+        sleep(Duration::from_millis(5)).await;
+    }
+    let commands = other.limiter.store().remote().commands() - before;
+    assert!(commands < 100, "{commands}");
+}
