@@ -164,7 +164,7 @@ impl App {
         background.spawn(clock_steps.follow(Arc::clone(&limiter), Arc::clone(&clock)));
         background.spawn({
             let (limiter, clock) = (Arc::clone(&limiter), Arc::clone(&clock));
-            async move { limiter.follow_resets(&*clock).await }
+            async move { limiter.follow_announcements(&*clock).await }
         });
         background.spawn(sweep::run(Arc::clone(&limiter), clock));
         background.spawn(sweep::forget_names(Arc::clone(&stats)));

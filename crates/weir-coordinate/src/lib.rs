@@ -28,7 +28,7 @@ pub use metrics::CoordinationMetrics;
 pub use places::{EndedHits, PlaceAsked};
 
 use self::{
-    client::{StoreClient, beat_until_left, post_until_left},
+    client::{StoreClient, beat_until_left},
     own::OwnCounters,
     places::SharedPlaces,
     pools::SharedPools,
@@ -107,7 +107,6 @@ impl<R: Remote> Coordinated<R> {
         let table = Arc::new(CounterTable::new(Arc::clone(&client)));
         let mut tasks = JoinSet::new();
         tasks.spawn(beat_until_left(Arc::clone(&client)));
-        tasks.spawn(post_until_left(Arc::clone(&client)));
         tasks.spawn(sender::run(Arc::clone(&table)));
         let pools = SharedPools::new(Arc::clone(&client));
         tasks.spawn(Arc::clone(&pools).sweep());

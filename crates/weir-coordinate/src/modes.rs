@@ -284,13 +284,8 @@ impl<R: Remote> Store for Coordinated<R> {
 
     async fn clear(&self, check: &LimitCheck<'_>, now: Timestamp) -> Result<(), StoreError> {
         let all = all_given_back(check);
-        let is_shared = |check: &LimitCheck<'_>| self.client.requested_mode(check).is_coordinated();
-        let beside = self.pool_member(&all).and_then(|_| all.of_own_tiers(all.hits));
-        match &beside {
-            _ if !self.remote().has_board() => {}
-            Some(beside) => self.clear_shared(beside).await?,
-            None if all.pool.is_none() && is_shared(&all) => return self.clear_shared(&all).await,
-            None => {}
+        if self.remote().has_board() {
+            return self.clear_all(&all, now).await;
         }
         self.take(std::slice::from_ref(&all), Scope::Descriptor, now).await.map(drop)
     }

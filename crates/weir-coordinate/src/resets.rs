@@ -15,29 +15,51 @@ use weir_store::{StoreError, Unreported, all_given_back, remote::Remote};
 const CLEARED_WITHIN: Duration = Duration::from_millis(300);
 
 impl<R: Remote> Coordinated<R> {
-    /// Clears the counters of `check` in the store. Its hits are all that they may have.
-    pub(super) async fn clear_shared(&self, check: &LimitCheck<'_>) -> Result<(), StoreError> {
-        let until = Instant::now() + Duration::from(self.client.settings.budget).max(CLEARED_WITHIN);
-        let asked = self.ask(check, TryKind::GiveBack(self.client.time().now), until).await;
-        asked.map(drop).map_err(|_| StoreError::Unavailable(NO_REPLY.into()))
+    /// What of `check` is counted in counters of the store: all of it, or the tiers beside a pool. None if that is nothing.
+    fn of_store<'a>(&self, check: &'a LimitCheck<'_>) -> Option<LimitCheck<'a>> {
+        if !self.client.requested_mode(check).is_coordinated() {
+            None
+        } else if check.pool.is_some() {
+            check.of_own_tiers(check.hits)
+        } else {
+            Some(check.copied())
+        }
+    }
+
+    /// Clears the counters of `all`, whose hits are all that they may have.
+    pub(super) async fn clear_all(&self, all: &LimitCheck<'_>, now: Timestamp) -> Result<(), StoreError> {
+        if let Some(counted) = self.of_store(all) {
+            let until = Instant::now() + Duration::from(self.client.settings.budget).max(CLEARED_WITHIN);
+            let asked = self.ask(&counted, TryKind::GiveBack(self.client.time().now), until).await;
+            asked.map_err(|_| StoreError::Unavailable(NO_REPLY.into()))?;
+        }
+        if let Some(member) = self.pool_member(all) {
+            self.give_back_to_pool(&member, all, now);
+        } else {
+            self.clear_own(all, now);
+        }
+        Ok(())
     }
 
     /// What is held and not used goes back.
     pub(super) fn hold_none(&self, check: &LimitCheck<'_>, unreported: Unreported, now: Timestamp) {
-        let now = self.client.time_at(now).now;
-        if self.client.requested_mode(check).is_coordinated() {
-            self.table.begin_reset(check, unreported, now);
+        if let Some(counted) = self.of_store(check) {
+            self.table.begin_reset(&counted, unreported, self.client.time_at(now).now);
         }
     }
 
+    /// What was given back to a pool is with the instance that resets.
     pub(super) fn forget_shared(&self, check: &LimitCheck<'_>, now: Timestamp) {
-        let time = self.client.time_at(now);
-        if self.pool_member(check).is_some() {
-            // what is given back to a pool is with the instance that resets
-        } else if self.client.requested_mode(check).is_coordinated() {
-            self.table.end_reset(check, time.now);
-        } else {
-            self.own.decide(&[&all_given_back(check)], Scope::Descriptor, now, None);
+        if let Some(counted) = self.of_store(check) {
+            self.table.end_reset(&counted, self.client.time_at(now).now);
+        }
+        self.clear_own(&all_given_back(check), now);
+    }
+
+    /// What this instance counts by itself.
+    fn clear_own(&self, all: &LimitCheck<'_>, now: Timestamp) {
+        if !self.client.requested_mode(all).is_coordinated() {
+            self.own.decide(&[all], Scope::Descriptor, now, None);
         }
     }
 }

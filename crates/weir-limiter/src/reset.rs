@@ -116,7 +116,7 @@ impl<S: Store> Limiter<S> {
 
     /// Takes part in the resets and recordings that instances announce, one of which this one may be. To be polled while
     /// this instance decides, within a runtime with time.
-    pub async fn follow_resets(&self, clock: &dyn Clock) {
+    pub async fn follow_announcements(&self, clock: &dyn Clock) {
         let mut held: VecDeque<(Instant, Vec<u8>)> = VecDeque::new();
         loop {
             let next = held.front().map(|(until, _)| *until);

@@ -55,7 +55,7 @@ async fn fleet(
         let limiter = Arc::new(Limiter::new(store, Arc::new(Stats::default()), DecisionSettings::default()));
         limiter.load(rules(limit));
         let (follower, own) = (Arc::clone(&limiter), clock.clone());
-        tokio::spawn(async move { follower.follow_resets(&own).await });
+        tokio::spawn(async move { follower.follow_announcements(&own).await });
         Instance { limiter, clock: clock.clone() }
     };
     let instances = (0..count).map(instance).collect();
@@ -249,6 +249,30 @@ async fn what_each_instance_counts_by_itself_is_reset_at_all_of_them() {
             assert_eq!(admitted, LIMIT, "{limit}");
             instances[1].reset("tenant", "a").await.expect("it is reset");
             sleep(Duration::from_secs(2)).await;
+        }
+    }
+}
+
+/// The tiers beside a pool are counters as others are: instances forget what they know of them.
+#[tokio::test(start_paused = true)]
+async fn tiers_beside_a_shared_capacity_are_reset_with_it() {
+    for mode in ["strict", "lease", "interval"] {
+        let tiers = "{requests: 600, per: 1h, share: {}}, {requests: 60, per: 1d, algorithm: sliding_window}";
+        let limit = format!("tiers: [{tiers}], coordination: {mode}");
+        let (_, instances) = fleet(3, &limit, Capabilities::All).await;
+        let mut admitted = 0;
+        for round in 0..3 {
+            for instance in &instances {
+                admitted += instance.exhaust("tenant", "a").await;
+                // until the others know
+                sleep(Duration::from_secs(2)).await;
+            }
+            assert!((LIMIT..=LIMIT + 3).contains(&admitted), "{mode}, round {round}: {admitted}");
+            instances[round % 3].reset("tenant", "a").await.expect("it is reset");
+            for (i, instance) in instances.iter().enumerate() {
+                assert!(instance.takes("tenant", "a", 1).await, "{mode}, round {round}, instance {i}");
+            }
+            admitted = 3;
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use tokio::{
     sync::{Mutex as AsyncMutex, Notify},
-    time::{Instant, MissedTickBehavior, interval, timeout},
+    time::{Instant, timeout},
 };
 
 use super::StoreClient;
@@ -16,9 +16,6 @@ use weir_store::{
     remote::{Remote, RemoteError},
 };
 
-/// How often this instance's summary is written.
-const SUMMARY_EVERY: Duration = Duration::from_secs(2);
-
 /// The most notes that wait to be taken.
 const MAX_NOTES: usize = 1_000;
 
@@ -28,7 +25,7 @@ const READ_EVERY: Duration = Duration::from_secs(1);
 /// This instance's side of the board.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
-    /// The next one to be written.
+    /// The one that was not written yet.
     summary: Mutex<Option<Arc<[u8]>>>,
     heard: Mutex<HeardNotes>,
     has_news: Notify,
@@ -77,32 +74,17 @@ impl Board {
     }
 }
 
-/// Posts until this instance leaves, if the store has a board.
-pub(crate) async fn post_until_left<R: Remote>(client: Arc<StoreClient<R>>) {
-    if !client.remote.has_board() {
-        return;
-    }
-    let mut ticks = interval(client.settings.heartbeat.into());
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut written = None::<Instant>;
-    loop {
-        ticks.tick().await;
-        if client.membership.has_left() {
-            return;
-        }
-        let is_due = written.is_none_or(|written| written.elapsed() >= SUMMARY_EVERY);
-        let summary = if is_due { client.board.summary.lock().take() } else { None };
-        if summary.is_some() {
-            written = Some(Instant::now());
-        }
-        // the next summary, and the same notes, follow a post that fails
-        let _ = client.post(summary.as_deref(), None, false).await;
-    }
-}
-
 // === impl StoreClient ===
 
 impl<R: Remote> StoreClient<R> {
+    /// Tells the others what is new here, and hears from them. Both follow later if the store does not reply.
+    pub(super) async fn exchange_news(&self) {
+        if self.remote.has_board() {
+            let summary = self.board.summary.lock().take();
+            let _ = self.post(summary.as_deref(), None, false).await;
+        }
+    }
+
     async fn post(
         &self,
         summary: Option<&[u8]>,

@@ -39,7 +39,7 @@ pub(crate) struct Membership {
     /// The largest number that counts, this instance included. Zero until it is known.
     pub(super) instances: AtomicUsize,
     pub(super) numbers: ArcSwap<InstanceNumbers>,
-    has_left: AtomicBool,
+    pub(super) has_left: AtomicBool,
 }
 
 #[derive(Clone, Debug)]
@@ -62,11 +62,11 @@ pub(crate) async fn beat_until_left<R: Remote>(client: Arc<StoreClient<R>>) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        if client.membership.has_left() {
+        if client.membership.has_left.load(Ordering::Relaxed) {
             return;
         }
         // concurrently: a node that does not reply must not delay the heartbeat to the others
-        tokio::join!(client.beat(), client.probe_open_nodes());
+        tokio::join!(client.beat(), client.probe_open_nodes(), client.exchange_news());
     }
 }
 
@@ -89,10 +89,6 @@ impl Membership {
     /// As many as may be until a heartbeat was replied to.
     pub(crate) fn instances_or_many(&self) -> usize {
         self.instances().unwrap_or(UNKNOWN_INSTANCES.get().into())
-    }
-
-    pub(super) fn has_left(&self) -> bool {
-        self.has_left.load(Ordering::Relaxed)
     }
 
     pub(crate) fn numbers(&self) -> Guard<Arc<InstanceNumbers>> {

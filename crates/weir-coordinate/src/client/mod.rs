@@ -25,15 +25,12 @@ use futures_util::future::Either;
 use ring::digest::{SHA256, digest};
 use tokio::time::{Instant, timeout};
 
+pub(super) use self::instances::{InstanceNumbers, beat_until_left};
 use self::{
     board::Board,
     breaker::{Breaker, FailedTarget, OPENS},
     clock::StoreClock,
     instances::Membership,
-};
-pub(super) use self::{
-    board::post_until_left,
-    instances::{InstanceNumbers, beat_until_left},
 };
 use super::{CoordinationMetrics, CoordinationSettings};
 use weir_limit::{Capabilities, Coordination, LimitCheck, OnStoreFailure, Period, Tier, Timestamp};

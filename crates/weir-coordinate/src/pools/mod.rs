@@ -319,6 +319,13 @@ impl<R: Remote> Coordinated<R> {
         combined(own, check.of_own_tiers(hits).map(|beside| self.look(&beside, hits, now)))
     }
 
+    /// In the pool alone, where the hits are held for the next requests of the member.
+    pub(crate) fn give_back_to_pool(&self, member: &Member<'_>, check: &LimitCheck<'_>, now: Timestamp) {
+        self.pools.with(&member.slot, self.client.time_at(now), |pool| {
+            pool.give_back(&member.value, clamped(check.hits));
+        });
+    }
+
     /// What the pool has taken is held for its next requests. Those of the tiers beside it are in `taken`.
     pub(crate) fn undo_shared(
         &self,
@@ -330,9 +337,7 @@ impl<R: Remote> Coordinated<R> {
         if let Some(beside) = check.of_own_tiers(check.hits) {
             self.undo(&beside, taken, context);
         }
-        self.pools.with(&member.slot, self.client.time_at(context.now), |pool| {
-            pool.give_back(&member.value, clamped(check.hits));
-        });
+        self.give_back_to_pool(member, check, context.now);
     }
 
     pub(crate) async fn reserve_shared(
