@@ -1,17 +1,13 @@
 //! `weir token`, and what its owner sees of a running weir.
 
-use std::{
-    fs,
-    io::{Read as _, Write as _},
-    net::TcpStream,
-    os::unix::fs::PermissionsExt as _,
-    path::Path,
-    time::Duration,
-};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, time::Duration};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use weir_testing::child::{Serving, run, stderr, stdout};
+use weir_testing::{
+    child::{Serving, run, stderr, stdout},
+    http::{self, HttpRequest},
+};
 
 const RULES: &str = "
 domain: shop
@@ -28,27 +24,17 @@ fn write(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("its mode");
 }
 
-fn ask(serving: &Serving, method: &str, path: &str, token: &str, body: &str) -> (u16, Value) {
-    let mut stream = TcpStream::connect(serving.address("http")).expect("it listens");
-    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout that is not zero");
-    let request = format!(
-        "{method} {path} HTTP/1.1\r\nhost: weir\r\nconnection: close\r\nauthorization: Bearer {token}\r\n\
-         content-length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    stream.write_all(request.as_bytes()).expect("it takes a request");
-    let mut response = String::new();
-    stream.read_to_string(&mut response).expect("a response");
-    let (head, body) = response.split_once("\r\n\r\n").expect("a head");
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
-    (status, serde_json::from_str(body).unwrap_or_default())
+fn ask(serving: &Serving, request: HttpRequest, token: &str) -> (u16, Value) {
+    let address = serving.address("http").parse().expect("an address");
+    let response = http::send(address, &request.with("authorization", &format!("Bearer {token}")));
+    (response.status, serde_json::from_str(&response.body).unwrap_or_default())
 }
 
 fn take(serving: &Serving, entries: &[(&str, &str)]) {
     let entries: Vec<Value> =
         entries.iter().map(|(key, value)| json!({ "key": key, "value": value })).collect();
     let body = json!({ "domain": "shop", "descriptors": [{ "entries": entries }] }).to_string();
-    assert_eq!(ask(serving, "POST", "/json", "", &body).0, 200);
+    assert_eq!(ask(serving, HttpRequest::post("/json", body), "").0, 200);
 }
 
 struct Tenants {
@@ -79,7 +65,7 @@ impl Tenants {
     }
 
     fn headroom(&self, token: &str, query: &str) -> (u16, Value) {
-        ask(&self.serving, "GET", &format!("/v1/headroom{query}"), token, "")
+        ask(&self.serving, HttpRequest::get(&format!("/v1/headroom{query}")), token)
     }
 }
 
@@ -109,7 +95,7 @@ fn a_tenant_sees_its_own_counters_and_nothing_else() {
     }
     // it opens nothing else
     for path in ["/v1/counters?domain=shop&entry=tenant%3Dacme", "/v1/instance", "/v1/rules"] {
-        assert_eq!(ask(&tenants.serving, "GET", path, &token, "").0, 404, "{path}");
+        assert_eq!(ask(&tenants.serving, HttpRequest::get(path), &token).0, 404, "{path}");
     }
 }
 

@@ -1,16 +1,14 @@
 //! The admin API of several weirs on one Redis: resets under load, and what they know together.
 
-use std::{
-    io::{Read as _, Write as _},
-    net::TcpStream,
-};
-
 use serde_json::{Value, json};
 use weir_coordinate::simulated::Random;
-use weir_testing::proxy::Faults;
+use weir_testing::{
+    http::{self, HttpRequest},
+    proxy::Faults,
+};
 
 use crate::{
-    support::{DEADLINE, Server, Weir, until},
+    support::{Server, Weir, until},
     wire::descriptor,
 };
 
@@ -59,26 +57,20 @@ impl Fleet {
     }
 
     /// Returns the answer of weir `i`, and its status.
-    fn ask(&self, i: usize, method: &str, path: &str, body: &Value) -> (u16, Value) {
-        let mut stream = TcpStream::connect(self.all[i].debug_address()).expect("it listens");
-        stream.set_read_timeout(Some(DEADLINE)).expect("a timeout that is not zero");
-        let body = if body.is_null() { String::new() } else { body.to_string() };
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
-             content-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        stream.write_all(request.as_bytes()).expect("it takes a request");
-        let mut response = String::new();
-        stream.read_to_string(&mut response).expect("a response");
-        let (head, body) = response.split_once("\r\n\r\n").expect("a head");
-        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
-        (status, serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {body}")))
+    fn ask(&self, i: usize, request: HttpRequest) -> (u16, Value) {
+        let address = self.all[i].debug_address().parse().expect("an address");
+        let response = http::send(address, &request.to("localhost"));
+        let answer = serde_json::from_str(&response.body);
+        (response.status, answer.unwrap_or_else(|error| panic!("{error}: {response:?}")))
+    }
+
+    fn get(&self, i: usize, path: &str) -> Value {
+        self.ask(i, HttpRequest::get(path)).1
     }
 
     fn reset(&self, i: usize, key: &str) -> (u16, Value) {
         let body = json!({ "domain": "shop", "entries": [{ "key": key, "value": "v" }] });
-        self.ask(i, "POST", "/v1/reset", &body)
+        self.ask(i, HttpRequest::post("/v1/reset", body.to_string()).with("content-type", "application/json"))
     }
 
     /// Asks all weirs for hits of `key` until each rejects them. Returns how many were admitted.
@@ -120,7 +112,7 @@ async fn a_reset_frees_a_counter_at_all_weirs() {
         let admitted = 3 + fleet.exhaust(key).await;
         assert!((50..=most).contains(&admitted), "{key}: {admitted} after the reset");
     }
-    let (_, audit) = fleet.ask(1, "GET", "/v1/audit?kind=reset", &Value::Null);
+    let audit = fleet.get(1, "/v1/audit?kind=reset");
     assert_eq!(audit["items"].as_array().map(Vec::len), Some(5), "{audit}");
     assert!(audit["items"][4]["what"].as_str().is_some_and(|what| what.contains("strict=v")), "{audit}");
 }
@@ -152,8 +144,8 @@ async fn any_weir_answers_for_all_of_them() {
         weir.send(&format!("probe=only{i}")).await;
     }
     until("the weirs have told each other", async || {
-        let (_, instances) = fleet.ask(0, "GET", "/v1/instances", &Value::Null);
-        let (_, hot) = fleet.ask(2, "GET", "/v1/hot?scope=fleet", &Value::Null);
+        let instances = fleet.get(0, "/v1/instances");
+        let hot = fleet.get(2, "/v1/hot?scope=fleet");
         let names = instances["items"].as_array().map(Vec::len);
         let of = |text: &str| {
             let items = hot["items"].as_array()?;
@@ -174,11 +166,11 @@ async fn any_weir_answers_for_all_of_them() {
     ]);
     fleet.server.send::<i64>(&["HSET", "{weir:instances}:fleet", "worse", "\u{fffd}"]);
     until("an answer without it", async || {
-        let (status, instances) = fleet.ask(1, "GET", "/v1/instances", &Value::Null);
+        let (status, instances) = fleet.ask(1, HttpRequest::get("/v1/instances"));
         status == 200 && instances["items"].as_array().map(Vec::len) == Some(3)
     })
     .await;
-    let (_, stopped) = fleet.ask(0, "GET", "/v1/instances", &Value::Null);
+    let stopped = fleet.get(0, "/v1/instances");
     let is_this = |item: &&Value| item["is_this"] == true;
     assert_eq!(stopped["items"].as_array().map(|items| items.iter().filter(is_this).count()), Some(1));
 }
@@ -216,7 +208,7 @@ async fn the_hottest_counters_of_all_weirs_are_right_within_their_error() {
     ranks.sort_by_key(|key| std::cmp::Reverse(truth[*key]));
     let mut last = Value::Null;
     until("the weirs have told each other", async || {
-        last = fleet.ask(1, "GET", "/v1/hot?scope=fleet&limit=20", &Value::Null).1;
+        last = fleet.get(1, "/v1/hot?scope=fleet&limit=20");
         let items = last["items"].as_array().cloned().unwrap_or_default();
         let of = |item: &Value, name: &str| item[name].as_u64().unwrap_or_default();
         let key = |item: &Value| item["text"].as_str()?.strip_prefix("hot=")?.parse::<usize>().ok();

@@ -1,34 +1,10 @@
 //! Times and durations as the API has them.
 
 use serde_json::{Value, json};
-use weir_limit::{NANOS_PER_SECOND, Period, Timestamp};
-
-const DAY: u64 = 86_400;
-
-/// Days from 0000-03-01 to the epoch, and those of 400 years.
-const TO_EPOCH: u64 = 719_468;
-const ERA: u64 = 146_097;
+use weir_limit::Period;
 
 /// RFC 3339 in UTC, with milliseconds.
-pub(in crate::http) fn text(at: Timestamp) -> String {
-    let (seconds, millis) = (at.as_nanos() / NANOS_PER_SECOND, at.as_nanos() % NANOS_PER_SECOND / 1_000_000);
-    let (year, month, day) = date(seconds / DAY);
-    let (hour, minute, second) = (seconds % DAY / 3_600, seconds % 3_600 / 60, seconds % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
-}
-
-/// The Gregorian date so many `days` after the epoch. Years begin in March here, so that a leap day ends one.
-const fn date(days: u64) -> (u64, u64, u64) {
-    let days = days + TO_EPOCH;
-    let of_era = days % ERA;
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / (ERA - 1)) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    // 153 days are the five months from March, and again from August
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let year = days / ERA * 400 + year_of_era;
-    if month < 10 { (year, month + 3, day) } else { (year + 1, month - 9, day) }
-}
+pub(in crate::http) use weir_replay::format_time as text;
 
 /// Seconds, to the microsecond.
 #[expect(clippy::cast_precision_loss, reason = "a duration to look at")]
@@ -38,6 +14,8 @@ pub(super) fn seconds(period: Period) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use weir_limit::Timestamp;
+
     use super::*;
 
     #[test]
