@@ -39,6 +39,7 @@ const OURS: &[Key] = &[
     ("per", &[RateLimit, Tier, Shadow]),
     ("in_flight", &[RateLimit, Tier]),
     ("give_up_after", &[RateLimit, Tier]),
+    ("timezone", &[Root, RateLimit]),
     ("tiers", &[RateLimit, Shadow]),
     ("algorithm", &[RateLimit, Tier, Shadow, Defaults, DomainDefaults]),
     ("smooth", &[RateLimit, Tier]),

@@ -9,6 +9,7 @@
 //! | `documents`, `defaults` | rules that come as messages, and settings for those that their messages cannot express |
 //! | `mapper`, `observer` | the names of metrics, `PROMETHEUS_MAPPER_YAML`, and how it shows durations: no rules |
 //! | `compile`, `rate_limit`, `tier`, `split`, `metadata`, `duration` | compile the tree to rules, level by level |
+//! | `in_force`, `zone` | the rules as they are in force at an instant, and time zones |
 //! | `checks/` | checks of whole rules: repeated, hidden, ineffective or redundant ones, and those that instances cannot share |
 //! | `explained` | why a descriptor matches a rule, or none |
 //! | `describe` | a compiled rule in words and as JSON |
@@ -29,6 +30,7 @@ pub mod files;
 #[doc(hidden)]
 pub mod fuzz;
 mod in_flight;
+mod in_force;
 mod keys;
 pub mod load;
 mod mapper;
@@ -41,6 +43,7 @@ mod split;
 pub mod thread;
 mod tier;
 mod yaml;
+mod zone;
 
 pub use checks::unshared::check_shared;
 pub use defaults::RuleDefaults;
@@ -48,6 +51,7 @@ pub use describe::RuleDescription;
 pub use documents::{Document, DocumentContent};
 pub use duration::{RIGHT as PERIOD_RIGHT, parse as parse_period};
 pub use error::{ConfigErrors, Finding};
+pub use in_force::put_in_force;
 pub use load::{Loaded, Options, load, load_documents, load_file, load_input, parse, texts};
 pub use mapper::read_mapper;
 pub use split::{divide_by_names, names_of_instances};
