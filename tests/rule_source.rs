@@ -1,4 +1,5 @@
-//! Tests that the service loads rules from any source, and reports the outcome of each snapshot to the source.
+//! Tests that the service loads rules from any source, reports the outcome of each snapshot to the source, and follows their
+//! schedules.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +12,12 @@ use weir::{
     settings::{Flags, Settings},
 };
 use weir_config::{ConfigErrors, Loaded, parse};
-use weir_harness::local::{self, get};
+use weir_harness::{
+    in_process::{Weir, until},
+    local::{self, get},
+    wire::{descriptor, request},
+};
+use weir_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use weir_sources::RuleSource;
 use weir_store::clock::SystemClock;
 
@@ -139,4 +145,56 @@ async fn an_invalid_first_snapshot_is_reported_to_its_source() {
     let (version, outcome) = control_plane.acknowledgement().await;
     assert_eq!(version, 1);
     assert_eq!(outcome, Err(vec!["snapshot 1:1:1: config file cannot have empty domain".to_owned()]));
+}
+
+const BY_TIME: &str = "\
+domain: shop
+descriptors:
+- key: tenant
+  rate_limit:
+    name: all
+    schedule:
+    - {requests: 2, per: 1h, active: {from: \"08:00\", to: \"23:32\"}}
+    - {requests: 5, per: 1h, active: {from: \"23:32\", to: \"23:34\"}}
+    - {requests: 1, per: 1s}
+";
+
+/// The clock shows 23:31:30.
+#[tokio::test]
+async fn a_schedule_changes_the_limit_at_its_edges_without_a_reload() {
+    let mut weir = Weir::start_with(BY_TIME, &[("WEIR_RESPONSE_HEADERS", "retry-after")]).await;
+    let take = || request("shop", [descriptor([("tenant", "acme")])]);
+    for _ in 0..2 {
+        assert_eq!(weir.decide(take()).await.overall_code, Code::Ok as i32);
+    }
+    let over = weir.decide(take()).await;
+    assert_eq!(over.overall_code, Code::OverLimit as i32);
+    let reset = over.statuses[0].duration_until_reset.expect("a time");
+    assert_eq!((reset.seconds, reset.nanos), (30, 0), "the edge is before the window's end");
+    let retry =
+        over.response_headers_to_add.iter().find(|header| header.key.eq_ignore_ascii_case("retry-after"));
+    assert_eq!(retry.map(|header| header.value.as_str()), Some("30"), "{over:?}");
+    let rules = get(weir.addresses.debug, "/v1/rules").await;
+    assert!(rules.contains("\"next_change\":\"2009-02-13T23:32:00"), "{rules}");
+
+    weir.advance(30);
+    let mut limit = 2;
+    while limit == 2 {
+        let status = weir.decide(take()).await.statuses.remove(0);
+        limit = status.current_limit.expect("a limit").requests_per_unit;
+        if limit == 5 {
+            assert_eq!(status.limit_remaining, 2, "the hits of before count, the rejected ones do not");
+        }
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(limit, 5);
+    weir.advance(120);
+    until("the last limit is in force", async || {
+        let status = weir.decide(take()).await.statuses.remove(0);
+        weir.advance(1);
+        status.current_limit.expect("a limit").requests_per_unit == 1
+    })
+    .await;
+    let audit = get(weir.addresses.debug, "/v1/audit").await;
+    assert!(audit.contains("The next limits of a schedule are in force."), "{audit}");
 }

@@ -2,24 +2,29 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use weir_config::{
     ConfigErrors, Finding, Loaded, check_shared, divide_by_names, names_of_instances, on_rules_thread,
+    put_in_force,
 };
-use weir_limit::{Coordination, KeyHasher, NANOS_PER_SECOND, RuleSet, SharedCounts, SharedStore};
+use weir_limit::{Coordination, KeyHasher, NANOS_PER_SECOND, RuleSet, SharedCounts, SharedStore, Timestamp};
 use weir_net::dns::DnsInstances;
 use weir_server::{
     health::Reason,
     http::admin::{AuditedChange, ChangeKind, RuleError},
 };
 use weir_sources::RuleSource;
-use weir_store::Store as _;
+use weir_store::{Store as _, clock::pause_before};
 
 use super::{AppContext, reload::Reload};
 use crate::settings::Settings;
 
 /// How long a service that may start without rules waits for a control plane, to limit its first requests.
 const FIRST_RULES: Duration = Duration::from_secs(2);
+
+/// Who loads rules, and what the audit says of it.
+const BY_FILES: (&str, &str) = ("file", "Rules were loaded.");
+const BY_SCHEDULE: (&str, &str) = ("schedule", "The next limits of a schedule are in force.");
 
 pub(super) struct Rules<S> {
     source: S,
@@ -33,8 +38,10 @@ pub(super) struct Rules<S> {
     hasher: KeyHasher,
     reload: Reload,
     instances: DnsInstances,
-    /// The rules in use, before `instances` divide limits. None if no rule takes their number from DNS.
-    undivided: Option<Loaded>,
+    /// The rules in use before `instances` divide limits. None if neither their number nor time changes them.
+    declared: Option<Loaded>,
+    /// When the rules in force change next, by the store's clock.
+    until: Option<Timestamp>,
 }
 
 // === impl Rules ===
@@ -52,7 +59,8 @@ impl<S: RuleSource> Rules<S> {
             hasher: KeyHasher::random(),
             reload: Reload::default(),
             instances: DnsInstances::new(settings.rules.dns.clone()),
-            undivided: None,
+            declared: None,
+            until: None,
         }
     }
 
@@ -93,8 +101,12 @@ impl<S: RuleSource> Rules<S> {
                 () = self.source.changed() => {}
                 () = self.reload.requested() => {}
                 () = self.instances.changed(|| clock.now()) => {
-                    if let Some(undivided) = self.undivided.clone() {
-                        self.install(undivided).await;
+                    self.install(BY_FILES).await;
+                    continue;
+                }
+                () = sleep(pause_before(self.until, store_time(&self.context))) => {
+                    if self.until.is_some_and(|until| until <= store_time(&self.context)) {
+                        self.install(BY_SCHEDULE).await;
                     }
                     continue;
                 }
@@ -150,8 +162,8 @@ impl<S: RuleSource> Rules<S> {
         let names = loaded.domains.iter().flat_map(|domain| names_of_instances(&domain.nodes));
         let names: BTreeSet<Box<str>> = names.map(|(name, _)| name).collect();
         self.instances.follow(&names, self.context.clock.now()).await;
-        self.undivided = (!names.is_empty()).then(|| loaded.clone());
-        self.install(loaded).await;
+        self.declared = Some(loaded);
+        self.install(BY_FILES).await;
     }
 
     /// What is in force, in words.
@@ -161,12 +173,23 @@ impl<S: RuleSource> Rules<S> {
         format!("generation {}, {rules} rules", limiter.generation())
     }
 
-    async fn install(&mut self, loaded: Loaded) {
+    /// Puts into force what the declared rules are now.
+    async fn install(&mut self, (who, what): (&str, &str)) {
+        let Some(mut loaded) = self.declared.take() else { return };
+        let now = store_time(&self.context);
+        let (loaded, until) = on_rules_thread(move || {
+            let until = put_in_force(&mut loaded.domains, now);
+            (loaded, until)
+        })
+        .await;
+        self.until = until;
+        let has_names = loaded.domains.iter().any(|domain| !names_of_instances(&domain.nodes).is_empty());
+        self.declared = (until.is_some() || has_names).then(|| loaded.clone());
         let Loaded { mut domains, files, .. } = loaded;
+        let (domain_count, hasher) = (domains.len(), self.hasher);
         for domain in &mut domains {
             divide_by_names(&mut domain.nodes, &|name| self.instances.of(name));
         }
-        let (domain_count, hasher) = (domains.len(), self.hasher);
         let set = on_rules_thread(move || RuleSet::new(&domains, hasher)).await;
         let rule_count = set.rules().len();
         let before = self.state();
@@ -175,8 +198,8 @@ impl<S: RuleSource> Rules<S> {
             self.context.audit.add(AuditedChange {
                 at: self.context.clock.now(),
                 kind: ChangeKind::Rules,
-                who: "file".into(),
-                what: "Rules were loaded.".to_owned(),
+                who: who.into(),
+                what: what.to_owned(),
                 before: Some(before),
                 after: Some(self.state()),
             });
@@ -191,6 +214,10 @@ impl<S: RuleSource> Rules<S> {
         }
         tracing::info!(files, domains = domain_count, rules = rule_count, "rules loaded");
     }
+}
+
+fn store_time(AppContext { clock, limiter, .. }: &AppContext) -> Timestamp {
+    clock.now().shifted(limiter.store().clock_offset())
 }
 
 fn rule_errors(errors: &[Finding]) -> Vec<RuleError> {

@@ -35,6 +35,7 @@ use weir_config::{ConfigErrors, Loaded};
 use weir_export::log::LogFormat;
 use weir_limit::SharedCounts;
 use weir_replay::ReplaySettings;
+use weir_store::clock::{Clock as _, SystemClock};
 
 use self::{completions::Completions, man::Man};
 
@@ -218,6 +219,9 @@ struct Explain {
     /// Number of instances that share a store [default: unknown]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     instances: Option<u32>,
+    /// Explains the rules of that time, such as 2027-03-28T02:30, without an offset in the rule's zone [default: now]
+    #[arg(long, value_name = "TIME")]
+    at: Option<String>,
     #[command(flatten)]
     files: Files,
     /// The descriptors of the request.
@@ -346,6 +350,8 @@ impl Explain {
             descriptors: &self.descriptors.0,
             scope,
             shared: SharedCounts { instances, ..shared },
+            at: self.at.as_deref(),
+            now: SystemClock.now(),
         };
         Ok(command::explain(loaded, &request, out)?)
     }

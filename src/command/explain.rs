@@ -1,17 +1,20 @@
 //! `weir explain`: shows which rules the descriptors of a request match, why other rules do not match, and what a
 //! rejection of each would do.
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    sync::Arc,
+};
 
-use weir_config::{ConfigErrors, Loaded, RuleDescription, explained};
+use weir_config::{ConfigErrors, Loaded, RuleDescription, explained, put_in_force, time};
 use weir_limit::{
-    Candidate, CompiledRule, Descriptor, DescriptorMatch, Entry, Explanation, KeyHasher, Lookup, Matched,
-    Outcome, OverLimitPolicy, Request, RequestName, RuleSet, Scope, SharedCounts, Step,
+    Candidate, CompiledRule, Descriptor, DescriptorMatch, Domain, Entry, Explanation, KeyHasher, Lookup,
+    Matched, Outcome, OverLimitPolicy, Request, RequestName, RuleSet, Scope, SharedCounts, Step, Timestamp,
     share::{Anonymous, OTHER},
 };
 use weir_limiter::did_you_mean;
 
-use super::{check::write_findings, lines::write_line};
+use super::{check::write_findings, error::CommandResult, lines::write_line};
 
 const MOST_PATTERNS: usize = 10;
 
@@ -32,6 +35,9 @@ pub struct ExplainedRequest<'a> {
     /// What a rejection affects at least, in every domain.
     pub scope: Scope,
     pub shared: SharedCounts,
+    /// The time to explain, as the user writes it; now if none.
+    pub at: Option<&'a str>,
+    pub now: Timestamp,
 }
 
 /// Writes the steps that match the descriptors of `request` against the rules to `out`, or the errors of the rules.
@@ -39,14 +45,19 @@ pub fn explain(
     loaded: Result<Loaded, ConfigErrors>,
     request: &ExplainedRequest<'_>,
     out: &mut impl Write,
-) -> io::Result<Explained> {
-    let loaded = match loaded {
+) -> CommandResult<Explained> {
+    let mut loaded = match loaded {
         Ok(loaded) => loaded,
         Err(found) => {
             write_findings(&found.errors, &[], out)?;
             return Ok(Explained::InvalidRules);
         }
     };
+    let at = match request.at {
+        Some(at) => time(at, zone_of(&loaded.domains, request).as_deref())?,
+        None => request.now,
+    };
+    put_in_force(&mut loaded.domains, at);
     let rules = RuleSet::new(&loaded.domains, KeyHasher::random());
     let scope = request.scope.max(rules.scope_of(request.domain).unwrap_or_default());
     let descriptors = request
@@ -104,6 +115,15 @@ pub fn explain(
         write_rejections(&matched, scope, out)?;
     }
     Ok(explained)
+}
+
+/// The zone of the schedule that the first descriptor matches.
+fn zone_of(domains: &[Domain], request: &ExplainedRequest<'_>) -> Option<Arc<str>> {
+    let rules = RuleSet::new(domains, KeyHasher::random());
+    let entries: Vec<_> = borrowed(request.descriptors.first()?).collect();
+    let Lookup::Rule(rule) = rules.find(request.domain, &entries) else { return None };
+    let limits = &rule.rule.schedule.as_ref()?.limits;
+    limits.iter().find_map(|limit| limit.active.as_ref()?.zone.clone())
 }
 
 fn borrowed(entries: &[(String, String)]) -> impl Iterator<Item = Entry<'_>> {

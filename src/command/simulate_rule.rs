@@ -1,7 +1,8 @@
 //! `weir simulate` of a rule of a file: the limit that applies to a descriptor.
 
-use weir_config::{ConfigErrors, Loaded};
+use weir_config::{ConfigErrors, Loaded, put_in_force};
 use weir_limit::{Entry, KeyHasher, Limit, Lookup, RuleCoordination, RuleSet, Tier};
+use weir_store::clock::{Clock as _, SystemClock};
 
 use super::error::CommandResult;
 
@@ -26,7 +27,9 @@ pub(super) struct SimulatedRule {
 
 impl DescriptorToSimulate<'_> {
     pub(super) fn rule(self) -> CommandResult<SimulatedRule> {
-        let rules = RuleSet::new(&self.loaded?.domains, KeyHasher::random());
+        let mut domains = self.loaded?.domains;
+        put_in_force(&mut domains, SystemClock.now());
+        let rules = RuleSet::new(&domains, KeyHasher::random());
         let entries: Vec<Entry<'_>> = self.entries.iter().map(|(key, value)| Entry { key, value }).collect();
         let compiled = match rules.find(self.domain, &entries) {
             Lookup::Rule(rule) => rule,

@@ -277,3 +277,33 @@ fn rules_beside_the_directory_are_named_with_what_to_do() {
     let checked = run(&["check"], &[variables[0], variables[1], ("RUNTIME_APPDIRECTORY", ".")]);
     assert!(stdout(&checked).contains(": ok: 1 file, 1 domain, 2 rules"), "{}", stdout(&checked));
 }
+
+#[test]
+fn explain_shows_the_limit_of_another_time() {
+    let dir = rules(
+        "domain: d\ntimezone: Europe/Berlin\ndescriptors:\n- key: a\n  rate_limit:\n    schedule:\n    \
+         - {requests: 7, per: 1m, active: {from: \"02:30\", to: \"04:00\"}}\n    - {requests: 9, per: 1m}\n",
+    );
+    let explain =
+        |at: &str| run(&["explain", "--config", path(&dir), "--domain", "d", "--at", at, "a=x"], &[]);
+    // 02:30 does not exist on that day
+    for (at, limit, until) in [
+        ("2027-03-28T02:30", "7 requests", "2027-03-28T04:00:00+02:00[Europe/Berlin]"),
+        ("2027-03-28T00:59:59Z", "9 requests", "2027-03-28T03:00:00+02:00[Europe/Berlin]"),
+        ("2027-03-29", "9 requests", "2027-03-29T02:30:00+02:00[Europe/Berlin]"),
+    ] {
+        let explained = run_lines(&explain(at));
+        assert!(
+            explained.contains(&format!("  by its schedule, until {until}:\n  {limit} per 1m")),
+            "{explained}"
+        );
+    }
+    let wrong = explain("soon");
+    assert_eq!(wrong.status.code(), Some(1));
+    assert!(stderr(&wrong).contains("invalid time 'soon'; write 2027-03-28T02:30"), "{}", stderr(&wrong));
+}
+
+fn run_lines(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(output));
+    stdout(output)
+}

@@ -5,12 +5,20 @@ mod dns;
 
 use std::{collections::HashSet, num::NonZeroU16, path::PathBuf, sync::Arc};
 
+use parking_lot::Mutex;
+use tokio::{sync::Notify, time::timeout};
+
 #[cfg(feature = "dns")]
 pub(super) use self::dns::FollowedRules;
 use crate::selected_store::AnyStore;
-use weir_config::{self as config, ConfigErrors, divide_by_names};
-use weir_limit::{Domain, KeyHasher, RuleSet};
+use weir_config::{self as config, ConfigErrors, divide_by_names, put_in_force};
+use weir_limit::{Domain, KeyHasher, RuleSet, Timestamp};
 use weir_limiter::Limiter;
+use weir_store::{
+    Store as _,
+    clock::{Clock, pause_before},
+    runtime,
+};
 
 pub(super) struct RuleFiles {
     pub(super) dir: Option<PathBuf>,
@@ -18,10 +26,29 @@ pub(super) struct RuleFiles {
     pub(super) domains: Vec<Domain>,
 }
 
+/// A thread follows the schedules of the rules while there are any, and ends when this is dropped.
 pub(super) struct Rules {
+    in_force: Arc<RulesInForce>,
+    clock: Arc<dyn Clock>,
+}
+
+/// Shared with the thread.
+struct RulesInForce {
     limiter: Arc<Limiter<AnyStore>>,
     /// Kept across loads, since counters are found by it.
     hasher: KeyHasher,
+    state: Mutex<RulesState>,
+    /// Notified if the thread has other rules to follow, or must end.
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct RulesState {
+    domains: Vec<Domain>,
+    /// When time changes them, by the store's clock.
+    until: Option<Timestamp>,
+    has_thread: bool,
+    is_over: bool,
 }
 
 // === impl RuleFiles ===
@@ -72,8 +99,9 @@ fn reject_names(domains: &[Domain]) -> Result<(), ConfigErrors> {
 // === impl Rules ===
 
 impl Rules {
-    pub(super) fn new(limiter: Arc<Limiter<AnyStore>>) -> Self {
-        Self { limiter, hasher: KeyHasher::random() }
+    pub(super) fn new(limiter: Arc<Limiter<AnyStore>>, clock: Arc<dyn Clock>) -> Self {
+        let (hasher, state) = (KeyHasher::random(), Mutex::default());
+        Self { in_force: Arc::new(RulesInForce { limiter, hasher, state, changed: Notify::new() }), clock }
     }
 
     /// `number` returns the instances of a DNS name that limits are divided by.
@@ -81,6 +109,54 @@ impl Rules {
         for domain in &mut domains {
             divide_by_names(&mut domain.nodes, &number);
         }
-        self.limiter.load(RuleSet::new(&domains, self.hasher));
+        let mut state = self.in_force.state.lock();
+        state.domains = domains;
+        self.in_force.apply(&mut state, &*self.clock);
+        if state.has_thread {
+            self.in_force.changed.notify_one();
+        } else if state.until.is_some() {
+            let (in_force, clock) = (Arc::clone(&self.in_force), Arc::clone(&self.clock));
+            let started = runtime::spawn("weir-schedules".into(), move || follow(in_force, clock));
+            // without a thread, the limits stay as they are now until the next load
+            state.has_thread = started.is_ok();
+        }
+    }
+}
+
+impl Drop for Rules {
+    fn drop(&mut self) {
+        self.in_force.state.lock().is_over = true;
+        self.in_force.changed.notify_one();
+    }
+}
+
+// === impl RulesInForce ===
+
+impl RulesInForce {
+    fn now(&self, clock: &dyn Clock) -> Timestamp {
+        clock.now().shifted(self.limiter.store().clock_offset())
+    }
+
+    fn apply(&self, state: &mut RulesState, clock: &dyn Clock) {
+        state.until = put_in_force(&mut state.domains, self.now(clock));
+        self.limiter.load(RuleSet::new(&state.domains, self.hasher));
+    }
+}
+
+/// Returns when the rules are dropped.
+async fn follow(in_force: Arc<RulesInForce>, clock: Arc<dyn Clock>) {
+    loop {
+        let until = {
+            let mut state = in_force.state.lock();
+            if state.is_over {
+                return;
+            }
+            if state.until.is_some_and(|until| until <= in_force.now(&*clock)) {
+                in_force.apply(&mut state, &*clock);
+            }
+            state.until
+        };
+        // either may have come
+        let _ = timeout(pause_before(until, in_force.now(&*clock)), in_force.changed.notified()).await;
     }
 }

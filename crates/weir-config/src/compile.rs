@@ -6,10 +6,12 @@ use super::{
     checks::{duplicates, foreign},
     error::ConfigReport,
     fields::{Field, Fields},
+    in_force,
     keys::KeyLevel,
     metadata, rate_limit,
     scalar::{Meaning, Scalar, brief},
     yaml::{Value, YamlNode, YamlPosition},
+    zone,
 };
 use weir_limit::{self as limit, Domain, Origin, Pattern, Rule, Scope, Values};
 
@@ -46,7 +48,10 @@ pub(super) fn compile(root: &YamlNode, report: &mut ConfigReport) -> Option<Decl
     }
     let name = domain.map_or("", |domain| domain.value);
     let mut walk = Walk { report, path: vec![name.to_owned()], path_bytes: 0 };
-    let nodes = walk.descriptors(&fields);
+    let mut nodes = walk.descriptors(&fields);
+    if let Some(zone) = zone::read(&fields, walk.report) {
+        in_force::fill_zone(&mut nodes, &zone);
+    }
     let all_or_nothing = fields.flag("all_or_nothing", walk.report);
     let scope = if all_or_nothing { Scope::Request } else { Scope::Descriptor };
     let give_back = rate_limit::give_back(&fields, walk.report);

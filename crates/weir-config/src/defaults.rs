@@ -146,7 +146,7 @@ impl DefaultFields {
         for node in nodes {
             let has_members = node.values == Values::Any;
             if let Some(rule) = &mut node.rule {
-                self.apply_to_rule(rule, has_members);
+                rule.change_variants(&|rule| self.apply_to_rule(rule, has_members));
             }
             self.apply(&mut node.children);
         }

@@ -2,11 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::share::{ANONYMOUS, BORROW, LEND};
+use super::{
+    share::{ANONYMOUS, BORROW, LEND},
+    zone,
+};
 use weir_limit::{
     Bucket, CompiledRule, Coordination, GiveBack, Hits, IN_FLIGHT, Limit, OnStoreFailure, OverLimitPolicy,
-    Pattern, Refill, Reserve, ReserveAmount, Rule, Scope, SharedCounts, SharedStore, Tier, Values,
-    share::Sharing,
+    Pattern, Refill, Reserve, ReserveAmount, Rule, Schedule, Scope, SharedCounts, SharedStore, Tier,
+    Timestamp, Values, share::Sharing,
 };
 use weir_observe::text::escaped;
 
@@ -24,6 +27,7 @@ impl RuleDescription<'_> {
         let rule = &self.compiled.rule;
         let mut lines =
             vec![format!("rule {}", self.compiled.path), format!("  declared at {}", rule.origin)];
+        lines.extend(rule.schedule.as_deref().map(|schedule| schedule_line(schedule, rule.until)));
         lines.extend(rule.in_flight.map(|limit| format!("  {limit}")));
         match &rule.limit {
             Limit::Unlimited if rule.in_flight.is_some() => {
@@ -205,6 +209,7 @@ impl RuleDescription<'_> {
             }),
             "all_or_nothing": self.scope == Scope::Request,
             "give_back": compiled.give_back.name(),
+            "until": rule.until.map(|until| zone::words(until, None)),
             "name": rule.name,
             "replaces": rule.replaces,
             "coordination": Value::Null,
@@ -267,6 +272,12 @@ fn reserve_lines(rule: &Rule) -> Vec<String> {
             .to_owned(),
         format!("  without an end, what it has reserved is given back after {}", place.give_up_after),
     ]
+}
+
+fn schedule_line(schedule: &Schedule, until: Option<Timestamp>) -> String {
+    let zone = schedule.limits.iter().find_map(|limit| limit.active.as_ref()?.zone.as_deref());
+    let until = until.map(|until| format!(", until {}", zone::words(until, zone))).unwrap_or_default();
+    format!("  by its schedule{until}:")
 }
 
 fn share_line(sharing: &Sharing) -> String {

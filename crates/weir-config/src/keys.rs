@@ -2,8 +2,8 @@
 
 use super::scalar::brief;
 use KeyLevel::{
-    Defaults, Descriptor, DomainDefaults, HistogramOptions, Mapper, MapperDefaults, Mapping, Quantile,
-    RateLimit, Replaces, Root, Shadow, Share, SummaryOptions, Tier,
+    Active, Defaults, Descriptor, DomainDefaults, HistogramOptions, Mapper, MapperDefaults, Mapping,
+    Quantile, RateLimit, Replaces, Root, Scheduled, Shadow, Share, SummaryOptions, Tier,
 };
 use weir_observe::spelling;
 
@@ -17,9 +17,9 @@ const REFERENCE: &[Key] = &[
     ("value", &[Descriptor]),
     ("descriptors", &[Root, Descriptor]),
     ("rate_limit", &[Descriptor]),
-    ("unit", &[RateLimit, Tier, Shadow]),
-    ("requests_per_unit", &[RateLimit, Tier, Shadow]),
-    ("unlimited", &[RateLimit]),
+    ("unit", &[RateLimit, Scheduled, Tier, Shadow]),
+    ("requests_per_unit", &[RateLimit, Scheduled, Tier, Shadow]),
+    ("unlimited", &[RateLimit, Scheduled]),
     ("shadow_mode", &[Descriptor]),
     ("quota_mode", &[Descriptor]),
     ("name", &[RateLimit, Replaces, Mapping]),
@@ -34,20 +34,26 @@ const OURS: &[Key] = &[
     ("all_or_nothing", &[Root]),
     ("values", &[Descriptor]),
     ("enabled", &[Descriptor]),
-    ("unit_multiplier", &[RateLimit, Tier, Shadow]),
-    ("requests", &[RateLimit, Tier, Shadow]),
-    ("per", &[RateLimit, Tier, Shadow]),
-    ("in_flight", &[RateLimit, Tier]),
-    ("give_up_after", &[RateLimit, Tier]),
-    ("timezone", &[Root, RateLimit]),
-    ("tiers", &[RateLimit, Shadow]),
-    ("algorithm", &[RateLimit, Tier, Shadow, Defaults, DomainDefaults]),
-    ("smooth", &[RateLimit, Tier]),
-    ("burst", &[RateLimit, Tier, Shadow]),
-    ("refill", &[RateLimit, Tier, Shadow]),
-    ("strict", &[RateLimit, Tier, Shadow]),
-    ("share", &[RateLimit, Tier, Defaults, DomainDefaults]),
-    ("shadow", &[RateLimit, Defaults, DomainDefaults]),
+    ("unit_multiplier", &[RateLimit, Scheduled, Tier, Shadow]),
+    ("requests", &[RateLimit, Scheduled, Tier, Shadow]),
+    ("per", &[RateLimit, Scheduled, Tier, Shadow]),
+    ("in_flight", &[RateLimit, Scheduled, Tier]),
+    ("give_up_after", &[RateLimit, Scheduled, Tier]),
+    ("timezone", &[Root, RateLimit, Active]),
+    ("schedule", &[RateLimit]),
+    ("active", &[Scheduled]),
+    ("days", &[Active]),
+    ("dates", &[Active]),
+    ("from", &[Active]),
+    ("to", &[Active]),
+    ("tiers", &[RateLimit, Scheduled, Shadow]),
+    ("algorithm", &[RateLimit, Scheduled, Tier, Shadow, Defaults, DomainDefaults]),
+    ("smooth", &[RateLimit, Scheduled, Tier]),
+    ("burst", &[RateLimit, Scheduled, Tier, Shadow]),
+    ("refill", &[RateLimit, Scheduled, Tier, Shadow]),
+    ("strict", &[RateLimit, Scheduled, Tier, Shadow]),
+    ("share", &[RateLimit, Scheduled, Tier, Defaults, DomainDefaults]),
+    ("shadow", &[RateLimit, Scheduled, Defaults, DomainDefaults]),
     ("coordination", &[RateLimit, Defaults, DomainDefaults]),
     ("sync_interval", &[RateLimit, Defaults, DomainDefaults]),
     ("on_store_failure", &[RateLimit, Defaults, DomainDefaults]),
@@ -55,7 +61,7 @@ const OURS: &[Key] = &[
     ("instances", &[RateLimit]),
     ("borrow", &[Share]),
     ("lend", &[Share]),
-    ("reserve", &[RateLimit, Share, Defaults, DomainDefaults]),
+    ("reserve", &[RateLimit, Scheduled, Share, Defaults, DomainDefaults]),
     ("headroom", &[Share]),
     ("weights", &[Share]),
     ("anonymous", &[Share]),
@@ -96,6 +102,8 @@ pub(super) enum KeyLevel {
     Root,
     Descriptor,
     RateLimit,
+    Scheduled,
+    Active,
     Tier,
     Shadow,
     Share,
@@ -114,7 +122,7 @@ pub(super) enum KeyLevel {
 
 impl KeyLevel {
     /// The levels of rules.
-    const RULES: [Self; 7] = [Root, Descriptor, RateLimit, Tier, Shadow, Share, Replaces];
+    const RULES: [Self; 9] = [Root, Descriptor, RateLimit, Scheduled, Active, Tier, Shadow, Share, Replaces];
 
     pub(super) fn keys(self) -> impl Iterator<Item = &'static str> {
         let keys = REFERENCE.iter().chain(OURS).filter(move |(_, levels)| levels.contains(&self));
@@ -130,6 +138,8 @@ impl KeyLevel {
             Self::Root => "at the top of a file",
             Self::Descriptor => "in a descriptor",
             Self::RateLimit => "under 'rate_limit'",
+            Self::Scheduled => "in an entry of 'schedule'",
+            Self::Active => "under 'active'",
             Self::Tier => "in a tier",
             Self::Shadow => "under 'shadow'",
             Self::Share => "under 'share'",
@@ -157,9 +167,9 @@ impl KeyLevel {
     }
 
     fn places_of(key: &str) -> Vec<&'static str> {
-        let levels = Self::RULES
-            .into_iter()
-            .filter(|level| !matches!(level, Tier | Shadow) && level.keys().any(|known| known == key));
+        let levels = Self::RULES.into_iter().filter(|level| {
+            !matches!(level, Scheduled | Tier | Shadow) && level.keys().any(|known| known == key)
+        });
         levels.map(Self::place).collect()
     }
 

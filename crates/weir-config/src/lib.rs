@@ -9,7 +9,7 @@
 //! | `documents`, `defaults` | rules that come as messages, and settings for those that their messages cannot express |
 //! | `mapper`, `observer` | the names of metrics, `PROMETHEUS_MAPPER_YAML`, and how it shows durations: no rules |
 //! | `compile`, `rate_limit`, `tier`, `split`, `metadata`, `duration` | compile the tree to rules, level by level |
-//! | `in_force`, `zone` | the rules as they are in force at an instant, and time zones |
+//! | `in_force`, `schedule`, `zone` | the rules as they are in force at an instant, and time zones |
 //! | `checks/` | checks of whole rules: repeated, hidden, ineffective or redundant ones, and those that instances cannot share |
 //! | `explained` | why a descriptor matches a rule, or none |
 //! | `describe` | a compiled rule in words and as JSON |
@@ -38,6 +38,7 @@ mod metadata;
 mod observer;
 mod rate_limit;
 mod scalar;
+mod schedule;
 mod share;
 mod split;
 pub mod thread;
@@ -56,3 +57,4 @@ pub use load::{Loaded, Options, load, load_documents, load_file, load_input, par
 pub use mapper::read_mapper;
 pub use split::{divide_by_names, names_of_instances};
 pub use thread::on_rules_thread;
+pub use zone::{time, words};

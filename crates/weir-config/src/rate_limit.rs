@@ -10,7 +10,7 @@ use super::{
     in_flight::{self, ReadInFlight},
     keys::KeyLevel,
     scalar::{Meaning, Scalar, brief},
-    share, split, tier,
+    schedule, share, split, tier,
     yaml::{Value, YamlNode, YamlPosition},
 };
 use weir_limit::{
@@ -36,32 +36,51 @@ pub(super) fn read(node: &YamlNode, key_at: YamlPosition, report: &mut ConfigRep
     let fields = Fields::new(node, KeyLevel::RateLimit, "'rate_limit'", report)?;
     let name = fields.text("name", report);
     let replaces = replaces(&fields, name.map(|name| name.value), report);
+    let rule = if fields.get("schedule").is_some() {
+        schedule::read(&fields, report)
+    } else {
+        read_limit(&fields, &fields, key_at, report)
+    };
+    let name: Option<Box<str>> = name.map(|name| name.value.into());
+    let mut rule = rule?;
+    rule.change_variants(&|rule| {
+        rule.name.clone_from(&name);
+        rule.replaces.clone_from(&replaces);
+    });
+    Some(rule)
+}
+
+/// Reads the limit that `fields` have. What `common` says is about all limits of its rule.
+pub(super) fn read_limit(
+    fields: &Fields<'_>,
+    common: &Fields<'_>,
+    key_at: YamlPosition,
+    report: &mut ConfigReport,
+) -> Option<Rule> {
     let ReadLimit { mut limit, sharing, in_flight } = if fields.flag("unlimited", report) {
-        check_unlimited(&fields, report);
+        check_unlimited(fields, report);
         ReadLimit { limit: Some(Limit::Unlimited), ..ReadLimit::default() }
     } else {
-        limit(&fields, key_at, None, report)
+        limit(fields, key_at, None, report)
     };
-    let reserve = reserve_beside(&fields, limit.as_ref(), sharing.is_some(), report);
-    in_flight::check_age(&fields, reserve, report);
-    let mut shadow = shadow_beside(&fields, limit.as_ref(), sharing.is_some(), report);
-    let mut coordination = coordination(&fields, report);
+    let reserve = reserve_beside(fields, limit.as_ref(), sharing.is_some(), report);
+    in_flight::check_age(fields, reserve, report);
+    let mut shadow = shadow_beside(fields, limit.as_ref(), sharing.is_some(), report);
+    let mut coordination = coordination(common, report);
     if let (Some(read), Some(limit)) = (in_flight, &limit) {
-        in_flight::check_beside(read, &fields, (limit, sharing.is_some()), coordination.mode, report);
+        in_flight::check_beside(read, fields, (limit, sharing.is_some()), coordination.mode, report);
     }
     let instances_of =
-        split::apply(&fields, limit.as_mut(), shadow.as_mut(), sharing.is_some(), &mut coordination, report);
+        split::apply(common, limit.as_mut(), shadow.as_mut(), sharing.is_some(), &mut coordination, report);
     let rule = Rule::new(limit?);
     Some(Rule {
         sharing: sharing.map(Arc::new),
         shadow,
         coordination,
-        give_back: give_back(&fields, report),
+        give_back: give_back(common, report),
         reserve,
         in_flight: in_flight.map(|read| read.limit),
         instances_of,
-        name: name.map(|name| name.value.into()),
-        replaces,
         ..rule
     })
 }

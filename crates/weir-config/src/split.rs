@@ -83,11 +83,13 @@ pub fn divide_by_names(nodes: &mut [RuleNode], number: &impl Fn(&str) -> NonZero
             && let Some(name) = &rule.instances_of
         {
             let number = number(name);
-            rule.coordination.split_between = Some(number);
-            divide(&mut rule.limit, number);
-            if let Some(shadow) = &mut rule.shadow {
-                divide(shadow, number);
-            }
+            rule.change_variants(&|rule| {
+                rule.coordination.split_between = Some(number);
+                divide(&mut rule.limit, number);
+                if let Some(shadow) = &mut rule.shadow {
+                    divide(shadow, number);
+                }
+            });
         }
         divide_by_names(&mut node.children, number);
     }

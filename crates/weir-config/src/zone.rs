@@ -1,7 +1,14 @@
 //! Time zones of rules: names of IANA's database, which is built in.
 
+use std::sync::Arc;
+
 use super::{error::ConfigReport, fields::Fields, scalar::brief};
-use jiff::tz::{TimeZone, TimeZoneDatabase};
+use jiff::{
+    SignedDuration,
+    civil::DateTime,
+    tz::{AmbiguousOffset, AmbiguousTimestamp, TimeZone, TimeZoneDatabase},
+};
+use weir_limit::Timestamp;
 use weir_observe::spelling;
 
 /// Reads `timezone`. An unknown name is reported.
@@ -20,9 +27,73 @@ pub(super) fn find(name: &str) -> Result<TimeZone, String> {
     database.get(name).map_err(|_| {
         let names: Vec<_> = database.available().map(|name| name.to_string()).collect();
         let last = |name: &str| name.rsplit('/').next().unwrap_or_default().to_owned();
-        let nearest = spelling::nearest(name, names.iter().map(String::as_str))
-            .or_else(|| names.iter().map(String::as_str).find(|known| last(known).eq_ignore_ascii_case(name)));
+        let nearest = spelling::nearest(name, names.iter().map(String::as_str)).or_else(|| {
+            names.iter().map(String::as_str).find(|known| last(known).eq_ignore_ascii_case(name))
+        });
         let hint = nearest.map(|nearest| format!("; did you mean '{nearest}'?")).unwrap_or_default();
-        format!("unknown timezone '{}'; write a name of IANA's database, such as Europe/Berlin{hint}", brief(name))
+        format!(
+            "unknown timezone '{}'; write a name of IANA's database, such as Europe/Berlin{hint}",
+            brief(name)
+        )
     })
+}
+
+/// Returns the zone that [`find`] has found before; UTC if a new database has lost it.
+pub(super) fn named(name: &str) -> TimeZone {
+    TimeZoneDatabase::bundled().get(name).unwrap_or(TimeZone::UTC)
+}
+
+pub(super) fn name_of(zone: &TimeZone) -> Arc<str> {
+    zone.iana_name().unwrap_or("UTC").into()
+}
+
+/// Returns what the clocks of `zone` show at `at`. None after the year 9999.
+pub(super) fn local(zone: &TimeZone, at: Timestamp) -> Option<DateTime> {
+    let at = jiff::Timestamp::from_nanosecond(at.as_nanos().into()).ok()?;
+    Some(zone.to_datetime(at))
+}
+
+/// Returns the first instant at which the clocks of `zone` show `time` or a later one.
+pub(super) fn first(zone: &TimeZone, time: DateTime) -> Option<Timestamp> {
+    instant(zone, time, AmbiguousTimestamp::earlier)
+}
+
+/// Returns the last instant at which the clocks of `zone` show `time`; if they never do, the first after the gap.
+pub(super) fn last(zone: &TimeZone, time: DateTime) -> Option<Timestamp> {
+    instant(zone, time, AmbiguousTimestamp::later)
+}
+
+type Choice = fn(AmbiguousTimestamp) -> Result<jiff::Timestamp, jiff::Error>;
+
+fn instant(zone: &TimeZone, time: DateTime, choice: Choice) -> Option<Timestamp> {
+    let found = zone.to_ambiguous_timestamp(time);
+    let instant = match found.offset() {
+        AmbiguousOffset::Gap { .. } => {
+            let after = found.later().ok()?.checked_add(SignedDuration::from_nanos(1)).ok()?;
+            zone.preceding(after).next()?.timestamp()
+        }
+        _ => choice(found).ok()?,
+    };
+    timestamp(instant)
+}
+
+/// Before 1970 there are no limits.
+fn timestamp(instant: jiff::Timestamp) -> Option<Timestamp> {
+    u64::try_from(instant.as_nanosecond().max(0)).ok().map(Timestamp::from_nanos)
+}
+
+/// Reads a time such as `2027-03-28T02:30`, in `zone` or UTC if it has no offset. The error says what would be right.
+pub fn time(text: &str, zone: Option<&str>) -> Result<Timestamp, String> {
+    let zone = zone.map_or(TimeZone::UTC, named);
+    let exact = text.parse().ok().and_then(timestamp);
+    let civil = || first(&zone, text.parse().ok()?);
+    exact.or_else(civil).ok_or_else(|| {
+        format!("invalid time '{}'; write 2027-03-28T02:30, with Z or an offset such as +02:00 if it is not the rule's", brief(text))
+    })
+}
+
+/// Returns `at` as the clocks of `zone`, or of UTC, show it.
+pub fn words(at: Timestamp, zone: Option<&str>) -> String {
+    let at = jiff::Timestamp::from_nanosecond(at.as_nanos().into()).unwrap_or(jiff::Timestamp::MAX);
+    at.to_zoned_datetime(zone.map_or(TimeZone::UTC, named)).to_string()
 }

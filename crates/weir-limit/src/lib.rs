@@ -36,6 +36,7 @@ mod reservation;
 mod reserve;
 mod rule;
 mod runtime_limit;
+mod schedule;
 pub mod share;
 mod shared_counts;
 mod siphash;
@@ -63,6 +64,7 @@ pub use reservation::{Reservation, ReservationRequest, ReservedSpan, release, re
 pub use reserve::{CostEstimate, Reserve, ReserveAmount};
 pub use rule::{Domain, GiveBack, Limit, Metadata, Origin, Rule, RuleNode, Scope};
 pub use runtime_limit::{RuntimeLimit, RuntimeLimitError};
+pub use schedule::{ActiveDays, ActiveTime, DateRange, DayOfYear, Schedule, ScheduledRule};
 pub use shared_counts::{Capabilities, SharedCounts, SharedStore};
 pub use tally::Tally;
 pub use tier::{OverLimitPolicy, SharedTiers, Tier, Tiers, capacity};

@@ -1,6 +1,6 @@
 //! The declared rules: a tree of nodes per domain, some of which have a rule.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, slice, sync::Arc};
 
 use serde_json::Map;
 use smallvec::smallvec;
@@ -10,9 +10,10 @@ use super::{
     pattern::Values,
     place::InFlight,
     reserve::Reserve,
+    schedule::Schedule,
     share::Sharing,
     tier::{self, OverLimitPolicy, Tier, Tiers},
-    units::Period,
+    units::{Period, Timestamp},
 };
 
 /// Free-form data that a rule adds to responses, with the types of protobuf's `Struct`.
@@ -103,6 +104,10 @@ pub struct Rule {
     pub detailed_metric: bool,
     /// The metadata of the response if the descriptor is admitted.
     pub metadata: Option<Arc<Metadata>>,
+    /// Its limits by time, one of which it has now.
+    pub schedule: Option<Arc<Schedule>>,
+    /// When its schedule gives it another limit, by the store's clock.
+    pub until: Option<Timestamp>,
     /// Where it was declared.
     pub origin: Origin,
 }
@@ -206,7 +211,29 @@ impl Rule {
             quota_mode: false,
             detailed_metric: false,
             metadata: None,
+            schedule: None,
+            until: None,
             origin: Origin::default(),
+        }
+    }
+
+    /// Returns the rule with each limit of its schedule; itself if it has none.
+    pub fn variants(&self) -> impl Iterator<Item = &Self> {
+        let limits = self.schedule.iter().flat_map(|schedule| &schedule.limits);
+        let own = if self.schedule.is_some() { &[][..] } else { slice::from_ref(self) };
+        limits.map(|limit| &limit.rule).chain(own)
+    }
+
+    /// Returns whether it limits requests at some time.
+    pub fn may_limit(&self) -> bool {
+        self.variants().any(|rule| !rule.is_unlimited())
+    }
+
+    /// Changes the rule, and with each limit of its schedule.
+    pub fn change_variants(&mut self, change: &impl Fn(&mut Self)) {
+        change(self);
+        if let Some(schedule) = &mut self.schedule {
+            Arc::make_mut(schedule).limits.iter_mut().for_each(|limit| change(&mut limit.rule));
         }
     }
 

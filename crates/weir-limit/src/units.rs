@@ -69,6 +69,11 @@ impl Timestamp {
         Self(self.0.saturating_sub(period.0))
     }
 
+    /// Returns the instant so many nanoseconds later, or before if negative.
+    pub const fn shifted(self, nanos: i64) -> Self {
+        Self(self.0.saturating_add_signed(nanos))
+    }
+
     /// Returns the start of the epoch-aligned window of length `period` that contains this instant. Panics if `period`
     /// is zero, which no tier has.
     pub const fn window_start(self, period: Period) -> Self {

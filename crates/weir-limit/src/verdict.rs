@@ -10,7 +10,7 @@ use super::{
     request_name::RequestName,
     rule::Metadata,
     tier::{OverLimitPolicy, Tier},
-    units::{Hits, Period},
+    units::{Hits, Period, Timestamp},
 };
 
 #[derive(Debug)]
@@ -218,6 +218,14 @@ impl<'a> Verdict<'a> {
             metadata: None,
             in_flight: None,
             statuses,
+        }
+    }
+
+    /// Shortens the waits of what rejects to the time until a schedule gives the rule another limit.
+    pub fn bound_waits(&mut self, now: Timestamp) {
+        for status in self.statuses.iter_mut().filter(|status| status.code == Code::OverLimit) {
+            let until = status.limit.and_then(|limit| limit.rule.compiled()?.rule.until);
+            status.reset = status.reset.map(|reset| until.map_or(reset, |until| reset.min(until.since(now))));
         }
     }
 

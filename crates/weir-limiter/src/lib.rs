@@ -115,6 +115,8 @@ struct LoadedRules {
     last_reports: LastReports,
     /// Whether the requests of a rule have places.
     has_places: bool,
+    /// Whether time gives a rule another limit.
+    has_schedules: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -202,7 +204,9 @@ impl<S: Store> Limiter<S> {
         let last_reports = LastReports::new(rules.rules().len());
         self.stats.set_rule_limits(rules.rules().iter().flat_map(rule_limits).collect());
         let has_places = rules.rules().iter().any(|rule| rule.places().is_some());
-        self.loaded.store(Some(Arc::new(LoadedRules { rules, stats, last_reports, has_places })));
+        let has_schedules = rules.rules().iter().any(|rule| rule.rule.until.is_some());
+        let loaded = LoadedRules { rules, stats, last_reports, has_places, has_schedules };
+        self.loaded.store(Some(Arc::new(loaded)));
         self.generation.fetch_add(1, Ordering::Release);
         self.recorder().append_reload();
         self.refresh_lines();
@@ -302,7 +306,8 @@ impl<S: Store> Limiter<S> {
         let scope = self.settings.scope.max(root.scope);
         let taken = self.take_limit((memory, loaded), (request, descriptor), &found, scope, must_fit, now);
         let Some((status, decision)) = taken else { return Err(encode) };
-        let verdict = Verdict::of_status(status, &self.settings.modes);
+        let mut verdict = Verdict::of_status(status, &self.settings.modes);
+        self.bound_waits(loaded, &mut verdict, now);
         self.record_verdict(loaded, &verdict, now, || {
             (found.check(request.domain, descriptor).into_iter().collect(), decision.into_iter().collect())
         });
@@ -344,7 +349,8 @@ impl<S: Store> Limiter<S> {
                 decisions.push(decision);
             }
         }
-        let verdict = Verdict::of_statuses(statuses, &self.settings.modes);
+        let mut verdict = Verdict::of_statuses(statuses, &self.settings.modes);
+        self.bound_waits(loaded, &mut verdict, now);
         if self.recorder.is_on() {
             let decided = recorded::decided(&matches, &decisions);
             self.record_limits(request, &verdict, scope, now, &decided);
@@ -411,6 +417,14 @@ impl<S: Store> Limiter<S> {
             counts.add(made);
         }
         Some((Status::of_limit(limit, &decision, all_quotas), Some(decision)))
+    }
+
+    /// Edges are of the store's clock.
+    #[inline]
+    fn bound_waits(&self, loaded: &LoadedRules, verdict: &mut Verdict<'_>, now: Timestamp) {
+        if verdict.code == Code::OverLimit && loaded.has_schedules {
+            verdict.bound_waits(now.shifted(self.store.clock_offset()));
+        }
     }
 
     #[inline(always)]
@@ -499,7 +513,8 @@ impl<S: Store> Limiter<S> {
         now: Timestamp,
         encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> T {
-        let verdict = Verdict::with_places(request, matched, decisions, placed, &self.settings.modes);
+        let mut verdict = Verdict::with_places(request, matched, decisions, placed, &self.settings.modes);
+        self.bound_waits(loaded, &mut verdict, now);
         if matched.unknown_domain {
             self.stats.unknown_domain(request.domain, request.descriptors.len() as u64);
         } else {

@@ -111,7 +111,7 @@ fn known_values<'a>(input: &ReplayInput<'a>) -> Vec<(String, &'a str)> {
 
 fn series(recordings: &[Recording]) -> ReplaySeries {
     let headers = || recordings.iter().map(Recording::header).filter(|header| header.until > header.from);
-    let on_store = |at: Timestamp, offset| Timestamp::from_nanos(at.as_nanos().saturating_add_signed(offset));
+    let on_store = |at: Timestamp, offset| at.shifted(offset);
     let from = headers().map(|header| on_store(header.from, header.clock_offset)).min().unwrap_or_default();
     let until = headers().map(|header| on_store(header.until, header.clock_offset)).max().unwrap_or_default();
     let step = Period::from_nanos((until.since(from).as_nanos() / POINTS).max(1));

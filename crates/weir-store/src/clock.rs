@@ -5,13 +5,16 @@ use std::{
         LazyLock,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use weir_limit::{Period, Timestamp};
 
 /// The least step of the wall clock that is reported: adjustments of a clock that runs fast or slow are smaller.
 pub const STEP: Period = Period::from_secs(1);
+
+/// How often a clock that may be set is read again.
+const LOOK: Duration = Duration::from_secs(1);
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
@@ -66,6 +69,12 @@ impl Reading {
         let step = i64::try_from(ahead(self) - ahead(earlier)).ok()?;
         (step.unsigned_abs() >= STEP.as_nanos()).then_some(step)
     }
+}
+
+/// Returns how long to wait before it is looked whether `until` has come: a second at most, since clocks may be set; for
+/// ever if it never comes.
+pub fn pause_before(until: Option<Timestamp>, now: Timestamp) -> Duration {
+    until.map_or(Duration::MAX, |until| Duration::from_nanos(until.since(now).as_nanos()).min(LOOK))
 }
 
 impl Clock for SystemClock {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::super::error::ConfigReport;
-use weir_limit::{Domain, Origin, RuleNode, Values};
+use weir_limit::{Domain, Origin, Rule, RuleNode, Values};
 
 /// The time grows with the product of specific and nested descriptors; those after that many are not checked.
 const MAX_STEPS: usize = 1_000_000;
@@ -41,7 +41,7 @@ fn level(nodes: &[RuleNode], report: &mut ConfigReport, steps: &mut usize) {
 }
 
 fn restricts(node: &RuleNode) -> bool {
-    !node.children.is_empty() || node.rule.as_ref().is_some_and(|rule| !rule.is_unlimited())
+    !node.children.is_empty() || node.rule.as_ref().is_some_and(Rule::may_limit)
 }
 
 /// The first limit below `general` whose keys nothing below `specific` has.
@@ -65,7 +65,7 @@ fn first_hidden<'n>(general: &'n [RuleNode], specific: &[RuleNode], steps: &mut 
 
 fn first_rule<'n>(node: &'n RuleNode, steps: &mut usize) -> Option<&'n Origin> {
     *steps = steps.checked_sub(1)?;
-    let limited = node.rule.as_ref().filter(|rule| !rule.is_unlimited());
+    let limited = node.rule.as_ref().filter(|rule| rule.may_limit());
     limited
         .map(|rule| &rule.origin)
         .or_else(|| node.children.iter().find_map(|child| first_rule(child, steps)))

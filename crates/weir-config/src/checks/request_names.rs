@@ -19,7 +19,7 @@ fn has_limit(nodes: &[RuleNode]) -> bool {
 }
 
 fn is_limit(rule: Option<&Rule>) -> bool {
-    rule.is_some_and(|rule| rule.in_flight.is_some() || rule.meters())
+    rule.is_some_and(|rule| rule.variants().any(|rule| rule.in_flight.is_some() || rule.meters()))
 }
 
 /// `message` says why no rule of this level can have the key, if none can.

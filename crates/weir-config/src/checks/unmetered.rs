@@ -11,7 +11,9 @@ pub(crate) fn warn(domain: &Domain, report: &mut ConfigReport) {
 
 /// Descriptors of one key receive the same requests, each those of its values.
 fn level(nodes: &[RuleNode], domain: &Domain, report: &mut ConfigReport) {
-    let with_rule = || nodes.iter().filter_map(|node| Some((node, node.rule.as_ref()?)));
+    let with_rule = || {
+        nodes.iter().flat_map(|node| node.rule.iter().flat_map(Rule::variants).map(move |rule| (node, rule)))
+    };
     let metered: HashMap<&str, &Origin> = with_rule()
         .filter(|(_, rule)| rule.meters())
         .map(|(node, rule)| (node.key.as_str(), &rule.origin))

@@ -65,7 +65,7 @@ pub fn check_shared(
 /// A mode that keeps no places, and that the rule does not name itself, is `auto`.
 fn check_places(nodes: &[RuleNode], store: SharedStore, default: Coordination, report: &mut ConfigReport) {
     for node in nodes {
-        if let Some(rule) = node.rule.as_ref().filter(|rule| rule.in_flight.is_some()) {
+        for rule in node.rule.iter().flat_map(Rule::variants).filter(|rule| rule.in_flight.is_some()) {
             if rule.coordination.mode.unwrap_or(default) == Coordination::Local {
                 report.warn_at(rule.origin.clone(), || {
                     format!(
@@ -80,12 +80,13 @@ fn check_places(nodes: &[RuleNode], store: SharedStore, default: Coordination, r
                 });
             }
         }
-        if let Some(rule) = &node.rule
-            && rule.in_flight.is_none()
-            && rule.places().is_some()
-            && rule.coordination.mode.unwrap_or(default).is_coordinated()
-            && store.capabilities != Capabilities::All
-        {
+        let reserves = |rule: &&Rule| {
+            rule.in_flight.is_none()
+                && rule.places().is_some()
+                && rule.coordination.mode.unwrap_or(default).is_coordinated()
+                && store.capabilities != Capabilities::All
+        };
+        for rule in node.rule.iter().flat_map(Rule::variants).filter(reserves) {
             report.error_at(rule.origin.clone(), || {
                 format!(
                     "{} keeps no places, and so no reserved hits; write 'reserve: 0', or use Redis",
@@ -137,7 +138,7 @@ fn find<'n>(
     split: &mut Vec<&'n Rule>,
 ) {
     for node in nodes {
-        if let Some(rule) = &node.rule {
+        for rule in node.rule.iter().flat_map(Rule::variants) {
             let mode = rule.coordination.mode.unwrap_or(default);
             let mode = if rule.sharing.is_some() { mode.of_pool() } else { mode };
             if mode.is_coordinated() {

@@ -110,7 +110,7 @@ fn rule<S: Store>(
         "tiers": rule.tiers().iter().map(tier).collect::<Vec<_>>(),
         "is_unlimited": rule.is_unlimited(),
         "is_shadow": rule.shadow_mode,
-        "next_change": Value::Null,
+        "next_change": rule.until.map(time::text),
         "in_flight": in_flight,
         "totals": { "admitted": count(admitted), "rejected": count(rejected) },
         "rates": series.map_or_else(no_rates, |series| series.rates_json(api.uptime())),
