@@ -263,7 +263,7 @@ impl Builder {
         }
         let (stats, settings) = (Arc::new(Stats::default()), DecisionSettings::default());
         let limiter = Arc::new(limiter::Limiter::new(store, stats, settings));
-        let rules = Rules::new(Arc::clone(&limiter));
+        let rules = Rules::new(Arc::clone(&limiter), Arc::clone(&clock));
         #[cfg(feature = "dns")]
         let rules = FollowedRules::new(rules, Arc::clone(&clock), self.dns);
         #[cfg(feature = "dns")]

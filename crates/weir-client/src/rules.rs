@@ -8,9 +8,10 @@ use std::{collections::HashSet, num::NonZeroU16, path::PathBuf, sync::Arc};
 #[cfg(feature = "dns")]
 pub(super) use self::dns::FollowedRules;
 use crate::selected_store::AnyStore;
-use weir_config::{self as config, ConfigErrors, divide_by_names};
+use weir_config::{self as config, ConfigErrors, divide_by_names, put_in_force};
 use weir_limit::{Domain, KeyHasher, RuleSet};
 use weir_limiter::Limiter;
+use weir_store::clock::Clock;
 
 pub(super) struct RuleFiles {
     pub(super) dir: Option<PathBuf>,
@@ -20,6 +21,7 @@ pub(super) struct RuleFiles {
 
 pub(super) struct Rules {
     limiter: Arc<Limiter<AnyStore>>,
+    clock: Arc<dyn Clock>,
     /// Kept across loads, since counters are found by it.
     hasher: KeyHasher,
 }
@@ -72,8 +74,8 @@ fn reject_names(domains: &[Domain]) -> Result<(), ConfigErrors> {
 // === impl Rules ===
 
 impl Rules {
-    pub(super) fn new(limiter: Arc<Limiter<AnyStore>>) -> Self {
-        Self { limiter, hasher: KeyHasher::random() }
+    pub(super) fn new(limiter: Arc<Limiter<AnyStore>>, clock: Arc<dyn Clock>) -> Self {
+        Self { limiter, clock, hasher: KeyHasher::random() }
     }
 
     /// `number` returns the instances of a DNS name that limits are divided by.
@@ -81,6 +83,7 @@ impl Rules {
         for domain in &mut domains {
             divide_by_names(&mut domain.nodes, &number);
         }
+        put_in_force(&mut domains, self.clock.now());
         self.limiter.load(RuleSet::new(&domains, self.hasher));
     }
 }

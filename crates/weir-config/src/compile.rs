@@ -3,6 +3,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use super::{
+    calendar,
     checks::{duplicates, foreign},
     error::ConfigReport,
     fields::{Field, Fields},
@@ -10,6 +11,7 @@ use super::{
     metadata, rate_limit,
     scalar::{Meaning, Scalar, brief},
     yaml::{Value, YamlNode, YamlPosition},
+    zone,
 };
 use weir_limit::{self as limit, Domain, Origin, Pattern, Rule, Scope, Values};
 
@@ -46,7 +48,11 @@ pub(super) fn compile(root: &YamlNode, report: &mut ConfigReport) -> Option<Decl
     }
     let name = domain.map_or("", |domain| domain.value);
     let mut walk = Walk { report, path: vec![name.to_owned()], path_bytes: 0 };
-    let nodes = walk.descriptors(&fields);
+    let mut nodes = walk.descriptors(&fields);
+    // of this file, also if others have the same domain
+    if let Some(timezone) = zone::read(&fields, walk.report) {
+        calendar::fill_in_nodes(&mut nodes, &timezone);
+    }
     let all_or_nothing = fields.flag("all_or_nothing", walk.report);
     let scope = if all_or_nothing { Scope::Request } else { Scope::Descriptor };
     let give_back = rate_limit::give_back(&fields, walk.report);

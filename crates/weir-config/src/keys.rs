@@ -40,6 +40,7 @@ const OURS: &[Key] = &[
     ("in_flight", &[RateLimit, Tier]),
     ("give_up_after", &[RateLimit, Tier]),
     ("timezone", &[Root, RateLimit]),
+    ("starts", &[RateLimit, Tier, Shadow]),
     ("tiers", &[RateLimit, Shadow]),
     ("algorithm", &[RateLimit, Tier, Shadow, Defaults, DomainDefaults]),
     ("smooth", &[RateLimit, Tier]),

@@ -6,9 +6,10 @@ use foldhash::fast::RandomState;
 use futures_util::FutureExt as _;
 use hashbrown::{HashMap, HashSet};
 use smallvec::SmallVec;
+use weir_config::put_in_force;
 use weir_limit::{
     Code, CompiledRule, Descriptor, Domain, IN_FLIGHT, KeyHasher, LimitCheck, Matched, Modes, PlaceName,
-    Request, RequestName, RuleSet, Scope, algorithm::CounterState,
+    Request, RequestName, RuleSet, Scope, Timestamp, algorithm::CounterState,
 };
 use weir_limiter::{
     DecisionSettings, Limiter, ReportedRejections,
@@ -70,6 +71,11 @@ pub struct ReplayGaps {
 #[derive(Debug)]
 pub struct ExactLimiter {
     limiter: Arc<Limiter<MemoryStore>>,
+    domains: Vec<Domain>,
+    /// Kept, since counters are found by it.
+    hasher: KeyHasher,
+    /// When the rules change next in recorded time, if they change with time.
+    edge: Option<Timestamp>,
     /// The names of requests in flight here, by those of the recording.
     names: HashMap<PlaceName, String, RandomState>,
     labels: Vec<String>,
@@ -100,11 +106,16 @@ impl ExactLimiter {
             ..DecisionSettings::default()
         };
         let limiter = Limiter::new(MemoryStore::new(MAX_COUNTERS), Arc::new(Stats::default()), settings);
-        let rules = RuleSet::new(domains, KeyHasher::random());
+        let hasher = KeyHasher::random();
+        let rules = RuleSet::new(domains, hasher);
         let labels = rules.rules().iter().map(|rule| rule.path.to_string()).collect();
         limiter.load(rules);
         Self {
             limiter: Arc::new(limiter),
+            domains: domains.to_vec(),
+            hasher,
+            // the first event says when it is
+            edge: Some(Timestamp::default()),
             names: HashMap::default(),
             labels,
             gaps: ReplayGaps::default(),
@@ -124,6 +135,12 @@ impl ExactLimiter {
     /// Decides `event`. None if there is nothing to decide.
     pub fn decide(&mut self, event: &RecordedEvent<'_, '_>) -> Option<Replayed> {
         self.events += 1;
+        if self.edge.is_some_and(|edge| edge <= event.at) {
+            self.edge = put_in_force(&mut self.domains, event.at);
+            if self.edge.is_some() {
+                self.limiter.load(RuleSet::new(&self.domains, self.hasher));
+            }
+        }
         if self.events.is_multiple_of(SWEEP) {
             let step = usize::try_from(self.events / SWEEP).unwrap_or_default();
             self.limiter.store().sweep_step(step, event.at);
