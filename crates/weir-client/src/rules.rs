@@ -8,10 +8,12 @@ use std::{collections::HashSet, num::NonZeroU16, path::PathBuf, sync::Arc};
 #[cfg(feature = "dns")]
 pub(super) use self::dns::FollowedRules;
 use crate::selected_store::AnyStore;
+use parking_lot::Mutex;
+use tokio::{sync::Notify, time::timeout};
 use weir_config::{self as config, ConfigErrors, divide_by_names, put_in_force};
-use weir_limit::{Domain, KeyHasher, RuleSet};
+use weir_limit::{Domain, KeyHasher, Period, RuleSet, Timestamp};
 use weir_limiter::Limiter;
-use weir_store::clock::Clock;
+use weir_store::{clock::Clock, runtime};
 
 pub(super) struct RuleFiles {
     pub(super) dir: Option<PathBuf>,
@@ -19,12 +21,31 @@ pub(super) struct RuleFiles {
     pub(super) domains: Vec<Domain>,
 }
 
-pub(super) struct Rules {
+/// While the rules change with time, a thread puts them in force again at each edge. It ends when this is dropped.
+pub(super) struct Rules(Arc<TimedRules>);
+
+/// Shared with the thread.
+struct TimedRules {
     limiter: Arc<Limiter<AnyStore>>,
     clock: Arc<dyn Clock>,
     /// Kept across loads, since counters are found by it.
     hasher: KeyHasher,
+    state: Mutex<TimedState>,
+    /// Notified if the edge is another one, or the thread must end.
+    changed: Notify,
 }
+
+#[derive(Default)]
+struct TimedState {
+    domains: Vec<Domain>,
+    /// When they change next.
+    edge: Option<Timestamp>,
+    has_thread: bool,
+    is_over: bool,
+}
+
+/// How long the thread sleeps at most, since a clock may be set.
+const LONGEST_SLEEP: Period = Period::from_secs(60);
 
 // === impl RuleFiles ===
 
@@ -75,7 +96,8 @@ fn reject_names(domains: &[Domain]) -> Result<(), ConfigErrors> {
 
 impl Rules {
     pub(super) fn new(limiter: Arc<Limiter<AnyStore>>, clock: Arc<dyn Clock>) -> Self {
-        Self { limiter, clock, hasher: KeyHasher::random() }
+        let (state, changed) = (Mutex::default(), Notify::new());
+        Self(Arc::new(TimedRules { limiter, clock, hasher: KeyHasher::random(), state, changed }))
     }
 
     /// `number` returns the instances of a DNS name that limits are divided by.
@@ -83,7 +105,51 @@ impl Rules {
         for domain in &mut domains {
             divide_by_names(&mut domain.nodes, &number);
         }
-        put_in_force(&mut domains, self.clock.now());
-        self.limiter.load(RuleSet::new(&domains, self.hasher));
+        let mut state = self.0.state.lock();
+        state.domains = domains;
+        self.0.put_in_force(&mut state);
+        if state.edge.is_some() && !state.has_thread {
+            let shared = Arc::clone(&self.0);
+            // without the thread, the next edges are known, and rules that are loaded again know more
+            state.has_thread = runtime::spawn("weir-rules".into(), move || follow(shared)).is_ok();
+        }
+        self.0.changed.notify_one();
+    }
+}
+
+impl Drop for Rules {
+    fn drop(&mut self) {
+        self.0.state.lock().is_over = true;
+        self.0.changed.notify_one();
+    }
+}
+
+// === impl TimedRules ===
+
+impl TimedRules {
+    fn put_in_force(&self, state: &mut TimedState) {
+        state.edge = put_in_force(&mut state.domains, self.clock.now());
+        self.limiter.load(RuleSet::new(&state.domains, self.hasher));
+        if state.edge.is_none() {
+            state.domains = Vec::new();
+        }
+    }
+
+    /// Returns the time to the next edge; none once the rules are dropped.
+    fn follow_edge(&self) -> Option<Period> {
+        let mut state = self.state.lock();
+        if state.edge.is_some_and(|edge| edge <= self.clock.now()) {
+            self.put_in_force(&mut state);
+        }
+        let left = state.edge.map_or(LONGEST_SLEEP, |edge| edge.since(self.clock.now()));
+        (!state.is_over).then(|| left.min(LONGEST_SLEEP))
+    }
+}
+
+/// Returns when the rules are dropped.
+async fn follow(shared: Arc<TimedRules>) {
+    while let Some(pause) = shared.follow_edge() {
+        // at the edge, or earlier
+        let _ = timeout(pause.into(), shared.changed.notified()).await;
     }
 }

@@ -85,19 +85,15 @@ fn the_zone_of_a_file_is_that_of_its_rules_that_name_none() {
     }
     let options = weir_config::Options { merge_domains: true, ..weir_config::Options::default() };
     let loaded = weir_config::load(dir.path(), &options).expect("valid files");
-    let zones = |limit: fn(&Rule) -> &Limit| {
-        let of = |i| {
-            limit(rule(&loaded.domains[0], i)).tiers()[0]
-                .calendar()
-                .expect("a calendar")
-                .timezone()
-                .to_owned()
-        };
-        move |indexes: [usize; 3]| indexes.map(of)
-    };
-    assert_eq!(zones(|rule| &rule.limit)([0, 2, 4]), ["Europe/Berlin", "UTC", "America/New_York"]);
-    assert_eq!(zones(|rule| &rule.limit)([1, 3, 5]), ["Asia/Tokyo"; 3]);
-    assert_eq!(zones(|rule| rule.shadow.as_ref().expect("a shadow"))([1, 3, 5]), ["Asia/Tokyo"; 3]);
+    let domain = &loaded.domains[0];
+    assert_eq!(zones(domain, [0, 2, 4], |rule| &rule.limit), ["Europe/Berlin", "UTC", "America/New_York"]);
+    assert_eq!(zones(domain, [1, 3, 5], |rule| &rule.limit), ["Asia/Tokyo"; 3]);
+    assert_eq!(zones(domain, [1, 3, 5], |rule| rule.shadow.as_ref().expect("a shadow")), ["Asia/Tokyo"; 3]);
+}
+
+/// Returns the zones of the first tiers of a limit of each rule.
+fn zones(domain: &Domain, rules: [usize; 3], limit: fn(&Rule) -> &Limit) -> [String; 3] {
+    rules.map(|i| limit(rule(domain, i)).tiers()[0].calendar().expect("a calendar").timezone().to_owned())
 }
 
 #[test]
