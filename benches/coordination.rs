@@ -19,8 +19,8 @@ use std::{
 
 use weir_coordinate::{Coordinated, CoordinationSettings};
 use weir_limit::{
-    Algorithm, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OverLimitPolicy, Period,
-    Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Tier, Values,
+    Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OverLimitPolicy, Period, Request,
+    Rule, RuleCoordination, RuleNode, RuleSet, Scope, Tier, Values,
 };
 use weir_remotes::redis::{Address, RedisRemote};
 use weir_store::{
@@ -78,7 +78,7 @@ impl Drop for Redis {
 }
 
 fn rules(mode: Coordination) -> RuleSet {
-    let tier = Tier { requests: 1_000_000, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
+    let tier = Tier::fixed_window(1_000_000, Period::from_secs(60));
     let limit = Limit::Tiers { tiers: [tier].into(), over_limit_policy: OverLimitPolicy::Ignore };
     let coordination = RuleCoordination { mode: Some(mode), ..RuleCoordination::default() };
     let rule = Rule { coordination, ..Rule::new(limit) };

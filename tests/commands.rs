@@ -556,7 +556,7 @@ descriptors:
     let lines = [
         "DIR/a.yaml:10:5: error: 'requests' cannot be combined with 'tiers'; move it into a tier",
         "DIR/a.yaml:12:41: error: unknown algorithm 'leaky_bucket'; write fixed_window, sliding_window or token_bucket",
-        "DIR/a.yaml:14:34: error: invalid period '1y'; write a whole number and ms, s, m, h, d or w, from 1ms to 365d, such as 500ms, 10s, 1m, 1h, 7d or 1w",
+        "DIR/a.yaml:14:34: error: invalid period '1y'; write a whole number and ms, s, m, h, d or w, from 1ms to 365d, such as 500ms, 10s, 1m, 1h, 7d or 1w, or calendar month",
         "DIR/a.yaml:7:7: warning: this tier never rejects a request: '10 requests per 1s' is always stricter",
         "DIR: not ok: 3 errors, 1 warning",
     ];

@@ -80,7 +80,7 @@ fn scenario(algorithm: Algorithm) -> Scenario {
     Scenario {
         instances: 3,
         keys: 1,
-        tier: Tier { requests: 200, period: Period::from_secs(1), algorithm },
+        tier: Tier::new(200, Period::from_secs(1), algorithm),
         load: 4.0,
         arrivals: Arrivals::Random,
         skew: Skew::Even,
@@ -254,11 +254,7 @@ fn the_lines_of_96_instances_use_the_limit_and_exceed_nothing() {
 /// rate, the shorter they are.
 fn check_rate(modes: &[Coordination], rate: u32, millis: u32, windows: u32) {
     let limit = rate / 1_000 * millis;
-    let tier = Tier {
-        requests: limit,
-        period: Period::from_millis(millis.into()),
-        algorithm: Algorithm::FixedWindow,
-    };
+    let tier = Tier::fixed_window(limit, Period::from_millis(millis.into()));
     let scenario = Scenario { instances: 96, tier, load: 1.3, windows, ..scenario(Algorithm::FixedWindow) };
     let best = one_line(&scenario, WAIT);
     for mode in modes {

@@ -9,8 +9,8 @@ use weir_coordinate::{
     simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
 };
 use weir_limit::{
-    Algorithm, Code, Coordination, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Period, Request, Rule,
-    RuleNode, RuleSet, Tier, Timestamp, Values,
+    Code, Coordination, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Period, Request, Rule, RuleNode,
+    RuleSet, Tier, Timestamp, Values,
 };
 use weir_limiter::{DecisionSettings, Limiter};
 use weir_observe::Stats;
@@ -46,8 +46,7 @@ impl StoreRuntime {
 impl Leased {
     /// Creates the limiter.
     pub(crate) fn new(store: &StoreRuntime) -> Self {
-        let tier =
-            Tier { requests: u32::MAX, period: Period::from_secs(3_600), algorithm: Algorithm::FixedWindow };
+        let tier = Tier::fixed_window(u32::MAX, Period::from_secs(3_600));
         let limit =
             Limit::Tiers { tiers: [tier].into_iter().collect(), over_limit_policy: OverLimitPolicy::Ignore };
         let mut rule = Rule::new(limit);

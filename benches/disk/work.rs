@@ -47,7 +47,7 @@ fn tier(domain: &str) -> Tier {
     let period = Period::from_secs(if domain == "short" { 3_600 } else { 30 * 86_400 });
     let algorithm =
         Algorithm::TokenBucket(Bucket { burst: 1_000, refill: Refill::Continuous, strict: false });
-    Tier { requests: 1_000, period, algorithm }
+    Tier::new(1_000, period, algorithm)
 }
 
 /// Returns the domain and the tenant of a bucket.

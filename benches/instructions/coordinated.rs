@@ -30,11 +30,7 @@ const MEMBERS: usize = 1_000;
 
 /// Returns the rule of the case `kind`: a window, a bucket, two windows, or a pool.
 fn rule(coordination: Coordination, kind: &str) -> Rule {
-    let window = |seconds| Tier {
-        requests: 1_000_000_000,
-        period: Period::from_secs(seconds),
-        algorithm: Algorithm::FixedWindow,
-    };
+    let window = |seconds| Tier::fixed_window(1_000_000_000, Period::from_secs(seconds));
     let bucket = Bucket { burst: 1_000_000_000, refill: Refill::Continuous, strict: false };
     let tiers: Vec<Tier> = match kind {
         "bucket" => vec![Tier { algorithm: Algorithm::TokenBucket(bucket), ..window(3_600) }],

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use weir_benches::in_process::NOW;
 use weir_limit::{
-    Algorithm, Code, Descriptor, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Period, Request, Rule,
-    RuleNode, RuleSet, Tier, Timestamp, Values,
+    Code, Descriptor, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Period, Request, Rule, RuleNode,
+    RuleSet, Tier, Timestamp, Values,
 };
 use weir_limiter::{DecisionSettings, Limiter};
 use weir_observe::Stats;
@@ -17,11 +17,7 @@ pub(crate) struct TwoByThree(Limiter<MemoryStore>);
 impl TwoByThree {
     /// Creates the limiter, and the counters of `tenant`.
     pub(crate) fn new(tenant: &str) -> Self {
-        let tier = |seconds| Tier {
-            requests: u32::MAX,
-            period: Period::from_secs(seconds),
-            algorithm: Algorithm::FixedWindow,
-        };
+        let tier = |seconds| Tier::fixed_window(u32::MAX, Period::from_secs(seconds));
         let tiers = [tier(60), tier(3_600)].into_iter().collect();
         let mut rule = Some(Rule::new(Limit::Tiers { tiers, over_limit_policy: OverLimitPolicy::Ignore }));
         let mut nodes = Vec::new();

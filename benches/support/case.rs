@@ -14,7 +14,7 @@ pub struct Case {
 }
 
 fn tier(requests: u32, seconds: u64, algorithm: Algorithm) -> Tier {
-    Tier { requests, period: Period::from_secs(seconds), algorithm }
+    Tier::new(requests, Period::from_secs(seconds), algorithm)
 }
 
 fn tiers(name: &str) -> Vec<Tier> {

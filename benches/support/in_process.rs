@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use weir_limit::{
-    Algorithm, Code, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Period, Request, Rule, RuleNode,
-    RuleSet, Tier, Timestamp, Values,
+    Code, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Period, Request, Rule, RuleNode, RuleSet, Tier,
+    Timestamp, Values,
 };
 use weir_limiter::{DecisionSettings, Limiter};
 use weir_observe::Stats;
@@ -18,8 +18,7 @@ pub struct InProcess(pub Limiter<MemoryStore>);
 impl InProcess {
     /// Creates the limiter, and the counter of `tenant`.
     pub fn new(tenant: &str) -> Self {
-        let tier =
-            Tier { requests: u32::MAX, period: Period::from_secs(3_600), algorithm: Algorithm::FixedWindow };
+        let tier = Tier::fixed_window(u32::MAX, Period::from_secs(3_600));
         let limit =
             Limit::Tiers { tiers: [tier].into_iter().collect(), over_limit_policy: OverLimitPolicy::Ignore };
         let node = RuleNode { rule: Some(Rule::new(limit)), ..RuleNode::new("tenant", Values::Any) };

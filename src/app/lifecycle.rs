@@ -38,6 +38,7 @@ use super::{
     servers::{ListeningServers, load_certificates},
     shutdown::{drain, until_true},
     store, store_state, sweep,
+    timezones::TimezoneDatabaseInfo,
 };
 use crate::settings::Settings;
 
@@ -159,6 +160,8 @@ impl App {
         // dropped last
         let _store_thread = self.store_thread;
         let mut background = JoinSet::new();
+        let timezones = Arc::new(TimezoneDatabaseInfo);
+        stats.register(&timezones);
         let clock_steps = Arc::<ClockSteps>::default();
         stats.register(&clock_steps);
         background.spawn(clock_steps.follow(Arc::clone(&limiter), Arc::clone(&clock)));

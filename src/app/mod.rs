@@ -13,6 +13,7 @@ mod shutdown;
 mod store;
 mod store_state;
 mod sweep;
+mod timezones;
 
 pub use addresses::Addresses;
 pub use error::AppError;

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::time::{sleep, timeout};
 use weir_config::{
     ConfigErrors, Finding, Loaded, check_shared, divide_by_names, names_of_instances, on_rules_thread,
-    put_in_force,
+    put_in_force, warn_unkept,
 };
 use weir_limit::{Coordination, KeyHasher, NANOS_PER_SECOND, RuleSet, SharedCounts, SharedStore, Timestamp};
 use weir_net::dns::DnsInstances;
@@ -32,6 +32,8 @@ pub(super) struct Rules<S> {
     healthy_with_rules_only: bool,
     /// The store of instances that share counts, and the coordination mode of rules that name none.
     shared: Option<(SharedStore, Coordination)>,
+    /// Whether counts outlive the process without such a store.
+    is_on_disk: bool,
     is_loaded: bool,
     context: AppContext,
     /// Kept across loads: counters outlive the rules, and are found by the keys that this hasher makes.
@@ -54,6 +56,7 @@ impl<S: RuleSource> Rules<S> {
             force_start: settings.rules.force_start,
             healthy_with_rules_only: settings.healthy_with_rules_only,
             shared: store.map(|store| (store, mode)),
+            is_on_disk: settings.disk.is_some(),
             is_loaded: false,
             context,
             hasher: KeyHasher::random(),
@@ -120,7 +123,8 @@ impl<S: RuleSource> Rules<S> {
     async fn load(&mut self) -> Result<(), ConfigErrors> {
         let loaded = self.source.load().await.and_then(|loaded| match self.shared {
             Some((store, default)) => check_shared(loaded, store, default),
-            None => Ok(loaded),
+            None if self.is_on_disk => Ok(loaded),
+            None => Ok(warn_unkept(loaded)),
         });
         let stats = Arc::clone(&self.context.stats);
         let reject = || {

@@ -228,7 +228,7 @@ impl Simulate {
             return Err(BURST.into());
         }
         let algorithm = self.algorithm.for_limit(self.limit);
-        let tier = Tier { requests: self.limit, period: self.period, algorithm };
+        let tier = Tier::new(self.limit, self.period, algorithm);
         Ok(tier.with_limits(self.limit, self.burst.unwrap_or(self.limit)))
     }
 

@@ -54,6 +54,13 @@ impl DescriptorToSimulate<'_> {
             return Err(format!("rule {name} is unlimited: there is nothing to simulate").into());
         };
         let limit = format!("--limit {} --period {}", tier.requests, tier.period);
+        if let Some(calendar) = tier.calendar() {
+            let unit = calendar.unit;
+            return Err(format!(
+                "rule {name} has 'per: {unit}': simulate windows of one length, such as {limit}"
+            )
+            .into());
+        }
         if compiled.rule.sharing.is_some() {
             return Err(format!("rule {name} is a pool: simulate its members with --share {limit}").into());
         }

@@ -1,6 +1,12 @@
 //! The settings, which the rest of the service reads, and how flags and variables are resolved to them.
 
-use std::{net::IpAddr, num::NonZero, path::PathBuf, thread::available_parallelism, time::Duration};
+use std::{
+    net::IpAddr,
+    num::NonZero,
+    path::{Path, PathBuf},
+    thread::available_parallelism,
+    time::Duration,
+};
 
 use http::HeaderName;
 use weir_coordinate::CoordinationSettings;
@@ -300,6 +306,11 @@ fn read_http_address(read: &mut SettingReader<'_>) -> ListenAddress {
 }
 
 fn read_file_options(read: &mut SettingReader<'_>) -> weir_config::Options {
+    if let Some(given) = read.given("WEIR_TZDIR")
+        && let Err(error) = weir_config::use_timezones_of(Path::new(&given.value))
+    {
+        read.reject(given, format_args!("a directory of time zones, such as /usr/share/zoneinfo: {error}"));
+    }
     weir_config::Options {
         merge_domains: read.bool("MERGE_DOMAIN_CONFIG"),
         ignore_dotfiles: read.bool("RUNTIME_IGNOREDOTFILES"),

@@ -45,6 +45,8 @@ const FIRST: &[(&str, &[Setting])] = &[
         switch("RUNTIME_IGNOREDOTFILES"),
         shown("RUNTIME_WATCH_ROOT", "true").means("no effect, since weir always watches it"),
         switch("MERGE_DOMAIN_CONFIG"),
+        shown("WEIR_TZDIR", "built in")
+            .means("directory of the time zones of [calendars](rules.md#calendars), such as `/usr/share/zoneinfo`"),
         switch("FORCE_START_WITHOUT_INITIAL_CONFIG"),
         switch("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"),
         shown("CONFIG_TYPE", "FILE").means("or `GRPC_XDS_SOTW` for rules from a control plane"),

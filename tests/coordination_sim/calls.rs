@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use weir::simulate::{Arrivals, Scenario, SimulationMetrics, Skew, run};
 use weir_coordinate::{Coordinated, CoordinationSettings, simulated::Network};
-use weir_limit::{Algorithm, Coordination, Period, RuleCoordination, Tier};
+use weir_limit::{Coordination, Period, RuleCoordination, Tier};
 
 /// Returns what three instances that share 1,000 requests an hour do in two hours, under this `load`, 1.0 being the limit.
 fn slow(mode: Coordination, load: f64) -> SimulationMetrics {
     let scenario = Scenario {
         instances: 3,
         keys: 1,
-        tier: Tier { requests: 1_000, period: Period::from_secs(3_600), algorithm: Algorithm::FixedWindow },
+        tier: Tier::fixed_window(1_000, Period::from_secs(3_600)),
         load,
         arrivals: Arrivals::Random,
         skew: Skew::Even,

@@ -19,7 +19,7 @@ fn cases(failovers: bool) -> impl Strategy<Value = Case> {
         }),
     ];
     let tier = (1..80_u32, select(vec![1_u64, 2]), algorithm).prop_map(|(requests, seconds, algorithm)| {
-        Tier { requests, period: Period::from_secs(seconds), algorithm }
+        Tier::new(requests, Period::from_secs(seconds), algorithm)
     });
     let mode = select(vec![Coordination::Lease, Coordination::Strict]);
     (1..6_usize, mode, tier, 0.02..0.4, networks(), 0..700_u32, any::<u64>(), events(LENGTH, failovers))

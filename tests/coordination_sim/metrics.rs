@@ -16,7 +16,7 @@ fn scenario(instances: usize, limit: u32, seconds: u64, load: f64, skew: Skew) -
     Scenario {
         instances,
         keys: 1,
-        tier: Tier { requests: limit, period, algorithm: Algorithm::FixedWindow },
+        tier: Tier::fixed_window(limit, period),
         load,
         arrivals: Arrivals::Random,
         skew,

@@ -26,8 +26,7 @@ fn cases(
 ) -> impl Strategy<Value = Case> {
     let algorithm = select(vec![Algorithm::FixedWindow, Algorithm::SlidingWindow]);
     let failure = select(vec![OnStoreFailure::Local, OnStoreFailure::Deny]);
-    let tier =
-        (10..300_u32, algorithm).prop_map(|(requests, algorithm)| Tier { requests, period: DAY, algorithm });
+    let tier = (10..300_u32, algorithm).prop_map(|(requests, algorithm)| Tier::new(requests, DAY, algorithm));
     (1..6_usize, tier, failure, 0.05..0.5, networks, any::<u64>(), events(length, failovers)).prop_map(
         move |(instances, tier, failure, rate, network, seed, mut events)| {
             events.truncate(most_events);

@@ -1,7 +1,7 @@
 //! The store counts admitted hits once, despite losses, delays and outages.
 
 use proptest::{prelude::*, sample::select};
-use weir_limit::{Algorithm, Coordination, OnStoreFailure, Period, Tier};
+use weir_limit::{Coordination, OnStoreFailure, Period, Tier};
 
 use crate::fleet::{Case, Event, events, networks};
 
@@ -19,7 +19,7 @@ fn cases() -> impl Strategy<Value = Case> {
         |(mode, instances, rate, network, clock_skew, seed, events)| Case {
             instances,
             mode,
-            tier: Tier { requests: 100_000, period: DAY, algorithm: Algorithm::FixedWindow },
+            tier: Tier::fixed_window(100_000, DAY),
             failure: OnStoreFailure::Local,
             rate,
             length: 2_000,

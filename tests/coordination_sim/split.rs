@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use proptest::{prelude::*, sample::select};
 use weir_coordinate::simulated::Network;
-use weir_limit::{Algorithm, Coordination, OnStoreFailure, Period, Tier, Timestamp};
+use weir_limit::{Coordination, OnStoreFailure, Period, Tier, Timestamp};
 
 use crate::fleet::{Case, CaseResult, Event, events, networks};
 
@@ -16,11 +16,8 @@ const LENGTH: u64 = 9_000;
 const CLOCK_ERROR: Period = Period::from_millis(51);
 
 fn cases() -> impl Strategy<Value = Case> {
-    let tier = (1..300_u32, select(vec![1_u64, 2])).prop_map(|(requests, seconds)| Tier {
-        requests,
-        period: Period::from_secs(seconds),
-        algorithm: Algorithm::FixedWindow,
-    });
+    let tier = (1..300_u32, select(vec![1_u64, 2]))
+        .prop_map(|(requests, seconds)| Tier::fixed_window(requests, Period::from_secs(seconds)));
     let rest = (networks(), 0..700_u32, any::<u64>(), events(LENGTH, false));
     (1..7_usize, tier, 0.05..0.6, rest).prop_map(
         |(instances, tier, rate, (network, clock_skew, seed, events))| Case {

@@ -17,7 +17,7 @@ use shuttle::{
     scheduler::RandomScheduler,
 };
 use weir_limit::{
-    Algorithm, Descriptor, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Period, Request, Rule, RuleNode,
+    Descriptor, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Period, Request, Rule, RuleNode,
     RuleSet, Tier, Timestamp, Values,
 };
 use weir_limiter::{DecisionSettings, Limiter};
@@ -44,7 +44,7 @@ struct World {
 }
 
 fn rules(requests: u32, hasher: KeyHasher) -> RuleSet {
-    let tier = Tier { requests, period: Period::from_secs(1), algorithm: Algorithm::FixedWindow };
+    let tier = Tier::fixed_window(requests, Period::from_secs(1));
     let limit =
         Limit::Tiers { tiers: [tier].into_iter().collect(), over_limit_policy: OverLimitPolicy::Ignore };
     let node = RuleNode { rule: Some(Rule::new(limit)), ..RuleNode::new("k", Values::Any) };

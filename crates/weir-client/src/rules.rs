@@ -3,14 +3,13 @@
 #[cfg(feature = "dns")]
 mod dns;
 
-use std::{collections::HashSet, num::NonZeroU16, path::PathBuf, sync::Arc};
-
-use parking_lot::Mutex;
-use tokio::{sync::Notify, time::timeout};
+use std::{collections::HashSet, num::NonZeroU16, path::PathBuf, sync::Arc, time::Duration};
 
 #[cfg(feature = "dns")]
 pub(super) use self::dns::FollowedRules;
 use crate::selected_store::AnyStore;
+use parking_lot::Mutex;
+use tokio::{sync::Notify, time::timeout};
 use weir_config::{self as config, ConfigErrors, divide_by_names, put_in_force};
 use weir_limit::{Domain, KeyHasher, RuleSet, Timestamp};
 use weir_limiter::Limiter;
@@ -26,27 +25,25 @@ pub(super) struct RuleFiles {
     pub(super) domains: Vec<Domain>,
 }
 
-/// A thread follows the schedules of the rules while there are any, and ends when this is dropped.
-pub(super) struct Rules {
-    in_force: Arc<RulesInForce>,
-    clock: Arc<dyn Clock>,
-}
+/// While the rules change with time, a thread puts them in force again at each edge. It ends when this is dropped.
+pub(super) struct Rules(Arc<TimedRules>);
 
 /// Shared with the thread.
-struct RulesInForce {
+struct TimedRules {
     limiter: Arc<Limiter<AnyStore>>,
+    clock: Arc<dyn Clock>,
     /// Kept across loads, since counters are found by it.
     hasher: KeyHasher,
-    state: Mutex<RulesState>,
-    /// Notified if the thread has other rules to follow, or must end.
+    state: Mutex<TimedState>,
+    /// Notified if the edge is another one, or the thread must end.
     changed: Notify,
 }
 
 #[derive(Default)]
-struct RulesState {
+struct TimedState {
     domains: Vec<Domain>,
-    /// When time changes them, by the store's clock.
-    until: Option<Timestamp>,
+    /// When they change next, by the store's clock.
+    edge: Option<Timestamp>,
     has_thread: bool,
     is_over: bool,
 }
@@ -100,8 +97,8 @@ fn reject_names(domains: &[Domain]) -> Result<(), ConfigErrors> {
 
 impl Rules {
     pub(super) fn new(limiter: Arc<Limiter<AnyStore>>, clock: Arc<dyn Clock>) -> Self {
-        let (hasher, state) = (KeyHasher::random(), Mutex::default());
-        Self { in_force: Arc::new(RulesInForce { limiter, hasher, state, changed: Notify::new() }), clock }
+        let (state, changed) = (Mutex::default(), Notify::new());
+        Self(Arc::new(TimedRules { limiter, clock, hasher: KeyHasher::random(), state, changed }))
     }
 
     /// `number` returns the instances of a DNS name that limits are divided by.
@@ -109,54 +106,54 @@ impl Rules {
         for domain in &mut domains {
             divide_by_names(&mut domain.nodes, &number);
         }
-        let mut state = self.in_force.state.lock();
+        let mut state = self.0.state.lock();
         state.domains = domains;
-        self.in_force.apply(&mut state, &*self.clock);
-        if state.has_thread {
-            self.in_force.changed.notify_one();
-        } else if state.until.is_some() {
-            let (in_force, clock) = (Arc::clone(&self.in_force), Arc::clone(&self.clock));
-            let started = runtime::spawn("weir-schedules".into(), move || follow(in_force, clock));
-            // without a thread, the limits stay as they are now until the next load
-            state.has_thread = started.is_ok();
+        self.0.put_in_force(&mut state);
+        if state.edge.is_some() && !state.has_thread {
+            let shared = Arc::clone(&self.0);
+            // without the thread, the next edges are known, and rules that are loaded again know more
+            state.has_thread = runtime::spawn("weir-rules".into(), move || follow(shared)).is_ok();
         }
+        self.0.changed.notify_one();
     }
 }
 
 impl Drop for Rules {
     fn drop(&mut self) {
-        self.in_force.state.lock().is_over = true;
-        self.in_force.changed.notify_one();
+        self.0.state.lock().is_over = true;
+        self.0.changed.notify_one();
     }
 }
 
-// === impl RulesInForce ===
+// === impl TimedRules ===
 
-impl RulesInForce {
-    fn now(&self, clock: &dyn Clock) -> Timestamp {
-        clock.now().shifted(self.limiter.store().clock_offset())
+impl TimedRules {
+    fn now(&self) -> Timestamp {
+        self.clock.now().shifted(self.limiter.store().clock_offset())
     }
 
-    fn apply(&self, state: &mut RulesState, clock: &dyn Clock) {
-        state.until = put_in_force(&mut state.domains, self.now(clock));
+    fn put_in_force(&self, state: &mut TimedState) {
+        state.edge = put_in_force(&mut state.domains, self.now());
         self.limiter.load(RuleSet::new(&state.domains, self.hasher));
+        if state.edge.is_none() {
+            state.domains = Vec::new();
+        }
+    }
+
+    /// Returns the pause before the next edge; none once the rules are dropped.
+    fn follow_edge(&self) -> Option<Duration> {
+        let mut state = self.state.lock();
+        if state.edge.is_some_and(|edge| edge <= self.now()) {
+            self.put_in_force(&mut state);
+        }
+        (!state.is_over).then(|| pause_before(state.edge, self.now()))
     }
 }
 
 /// Returns when the rules are dropped.
-async fn follow(in_force: Arc<RulesInForce>, clock: Arc<dyn Clock>) {
-    loop {
-        let until = {
-            let mut state = in_force.state.lock();
-            if state.is_over {
-                return;
-            }
-            if state.until.is_some_and(|until| until <= in_force.now(&*clock)) {
-                in_force.apply(&mut state, &*clock);
-            }
-            state.until
-        };
-        // either may have come
-        let _ = timeout(pause_before(until, in_force.now(&*clock)), in_force.changed.notified()).await;
+async fn follow(shared: Arc<TimedRules>) {
+    while let Some(pause) = shared.follow_edge() {
+        // at the edge, or earlier
+        let _ = timeout(pause, shared.changed.notified()).await;
     }
 }

@@ -3,10 +3,10 @@
 use std::{collections::HashSet, sync::Arc};
 
 use super::{
+    calendar,
     checks::{duplicates, foreign},
     error::ConfigReport,
     fields::{Field, Fields},
-    in_force,
     keys::KeyLevel,
     metadata, rate_limit,
     scalar::{Meaning, Scalar, brief},
@@ -49,8 +49,9 @@ pub(super) fn compile(root: &YamlNode, report: &mut ConfigReport) -> Option<Decl
     let name = domain.map_or("", |domain| domain.value);
     let mut walk = Walk { report, path: vec![name.to_owned()], path_bytes: 0 };
     let mut nodes = walk.descriptors(&fields);
-    if let Some(zone) = zone::read(&fields, walk.report) {
-        in_force::fill_zone(&mut nodes, &zone);
+    // of this file, also if others have the same domain
+    if let Some(timezone) = zone::read(&fields, walk.report) {
+        calendar::fill_in_nodes(&mut nodes, &timezone);
     }
     let all_or_nothing = fields.flag("all_or_nothing", walk.report);
     let scope = if all_or_nothing { Scope::Request } else { Scope::Descriptor };

@@ -156,7 +156,7 @@ impl DefaultFields {
         let own = Self { coordination: rule.coordination, ..Self::default() };
         rule.coordination = own.or(self).coordination;
         let Limit::Tiers { tiers, over_limit_policy } = &mut rule.limit else { return };
-        if has_members && rule.sharing.is_none() && tiers[0].has_windows() {
+        if has_members && rule.sharing.is_none() && tiers[0].has_windows() && tiers[0].calendar.is_none() {
             rule.sharing.clone_from(&self.sharing);
         }
         if rule.sharing.is_some() {
@@ -167,7 +167,7 @@ impl DefaultFields {
         if rule.shadow.is_none() {
             rule.shadow.clone_from(&self.shadow);
         }
-        for tier in tiers.iter_mut().filter(|tier| tier.has_windows()) {
+        for tier in tiers.iter_mut().filter(|tier| tier.has_windows() && tier.calendar.is_none()) {
             tier.algorithm = self.algorithm.unwrap_or_default().for_limit(tier.requests);
             if !tier.has_windows() {
                 *over_limit_policy = OverLimitPolicy::Ignore;

@@ -313,7 +313,11 @@ fn flags(rule: &Rule) -> [(&'static str, bool); 3] {
 }
 
 fn tier_json(tier: &Tier) -> Value {
-    let mut json = json!({ "requests": tier.requests, "per": tier.refill_period().to_string() });
+    let mut json = json!({ "requests": tier.requests, "per": tier.per() });
+    if let Some(calendar) = tier.calendar() {
+        json["timezone"] = calendar.timezone().into();
+        json["starts"] = calendar.starts().into();
+    }
     if tier.refills() {
         let Bucket { burst, refill, strict } = tier.bucket();
         json["burst"] = burst.into();

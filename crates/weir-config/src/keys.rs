@@ -40,6 +40,7 @@ const OURS: &[Key] = &[
     ("in_flight", &[RateLimit, Scheduled, Tier]),
     ("give_up_after", &[RateLimit, Scheduled, Tier]),
     ("timezone", &[Root, RateLimit, Active]),
+    ("starts", &[RateLimit, Scheduled, Tier, Shadow]),
     ("schedule", &[RateLimit]),
     ("active", &[Scheduled]),
     ("days", &[Active]),

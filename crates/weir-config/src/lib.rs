@@ -9,12 +9,13 @@
 //! | `documents`, `defaults` | rules that come as messages, and settings for those that their messages cannot express |
 //! | `mapper`, `observer` | the names of metrics, `PROMETHEUS_MAPPER_YAML`, and how it shows durations: no rules |
 //! | `compile`, `rate_limit`, `tier`, `split`, `metadata`, `duration` | compile the tree to rules, level by level |
-//! | `in_force`, `schedule`, `zone` | the rules as they are in force at an instant, and time zones |
+//! | `in_force`, `calendar`, `schedule`, `zone` | the rules as they are in force at an instant, and time zones |
 //! | `checks/` | checks of whole rules: repeated, hidden, ineffective or redundant ones, and those that instances cannot share |
 //! | `explained` | why a descriptor matches a rule, or none |
 //! | `describe` | a compiled rule in words and as JSON |
 //! | `error` | errors and warnings with their places |
 
+mod calendar;
 mod checks;
 mod compile;
 mod defaults;
@@ -46,7 +47,7 @@ mod tier;
 mod yaml;
 mod zone;
 
-pub use checks::unshared::check_shared;
+pub use checks::{calendars::warn_unkept, unshared::check_shared};
 pub use defaults::RuleDefaults;
 pub use describe::RuleDescription;
 pub use documents::{Document, DocumentContent};
@@ -57,4 +58,4 @@ pub use load::{Loaded, Options, load, load_documents, load_file, load_input, par
 pub use mapper::read_mapper;
 pub use split::{divide_by_names, names_of_instances};
 pub use thread::on_rules_thread;
-pub use zone::{time, words};
+pub use zone::{TimezoneSource, time, timezone_source, use_timezones_of, words};

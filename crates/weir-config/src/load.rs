@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    checks::{duplicates, hidden, ineffective, request_names, unmetered},
+    checks::{calendars, duplicates, hidden, ineffective, request_names, unmetered},
     compile::{Declared, compile},
     documents::{self, Document, DocumentContent},
     encoding::decode,
@@ -229,6 +229,7 @@ impl FileReading {
             ineffective::warn(domain, report);
             hidden::warn(domain, report);
             unmetered::warn(domain, report);
+            calendars::warn(domain, report);
         }
         self.report.finish().map(|warnings| Loaded {
             domains: self.domains,

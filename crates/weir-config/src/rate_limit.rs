@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{
+    calendar,
     checks::redundant_tiers,
     duration,
     error::ConfigReport,
@@ -12,6 +13,7 @@ use super::{
     scalar::{Meaning, Scalar, brief},
     schedule, share, split, tier,
     yaml::{Value, YamlNode, YamlPosition},
+    zone,
 };
 use weir_limit::{
     AlgorithmKind, Coordination, GiveBack, Hits, Limit, OnStoreFailure, OverLimitPolicy, Period, Reserve,
@@ -66,6 +68,8 @@ pub(super) fn read_limit(
     let reserve = reserve_beside(fields, limit.as_ref(), sharing.is_some(), report);
     in_flight::check_age(fields, reserve, report);
     let mut shadow = shadow_beside(fields, limit.as_ref(), sharing.is_some(), report);
+    let timezone = zone::read(common, report);
+    calendar::set_timezone(common, timezone.as_ref(), [limit.as_mut(), shadow.as_mut()], report);
     let mut coordination = coordination(common, report);
     if let (Some(read), Some(limit)) = (in_flight, &limit) {
         in_flight::check_beside(read, fields, (limit, sharing.is_some()), coordination.mode, report);

@@ -3,6 +3,7 @@
 use std::num::{NonZeroU16, NonZeroU32};
 
 use super::{
+    calendar,
     error::ConfigReport,
     fields::{Field, Fields},
     scalar::{Meaning, Scalar, brief},
@@ -48,6 +49,10 @@ pub(super) fn apply(
         return None;
     }
     let limit = limit?;
+    if let Some(calendar) = calendar::of_limits([Some(&*limit), shadow.as_deref()]) {
+        report.error(mode.value.at, calendar::unsplit(calendar));
+        return None;
+    }
     match instances {
         Some(Field { value: InstancesKey::Number(number), at, .. }) => {
             warn_of_parts(limit, number, at, report);

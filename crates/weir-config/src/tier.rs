@@ -1,13 +1,13 @@
 //! Reads one limit: requests per period in either syntax, and its algorithm.
 
 use super::{
-    duration,
+    calendar, duration,
     error::ConfigReport,
     fields::{Field, Fields},
     scalar::brief,
     yaml::YamlPosition,
 };
-use weir_limit::{AlgorithmKind, Bucket, Period, Refill, Tier, Unit};
+use weir_limit::{AlgorithmKind, Bucket, CalendarUnit, CalendarWindows, Period, Refill, Tier, Unit};
 
 const REFERENCE: [&str; 3] = ["unit", "requests_per_unit", "unit_multiplier"];
 
@@ -24,6 +24,22 @@ pub(super) struct Read {
     pub(super) is_reference: bool,
 }
 
+/// What `per` can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Per {
+    Time(Period),
+    Calendar(CalendarUnit),
+}
+
+/// Reads `per`: a duration, or the unit of a calendar. The error says what would be right.
+pub(super) fn period(text: &str) -> Result<Per, String> {
+    if let Some(unit) = calendar::unit(text) {
+        return unit.map(Per::Calendar);
+    }
+    let invalid = || format!("invalid period '{}'; {}, or calendar month", brief(text), duration::RIGHT);
+    duration::parse(text).map(Per::Time).ok_or_else(invalid)
+}
+
 /// `inherited` is the algorithm unless `fields` name one. None if the limit is invalid, which is reported.
 pub(super) fn read(
     fields: &Fields<'_>,
@@ -34,7 +50,7 @@ pub(super) fn read(
     let kind =
         if fields.get("algorithm").is_some() { kind(fields, report)? } else { inherited.unwrap_or_default() };
     let first = |keys: &[&'static str]| keys.iter().find_map(|key| Some((*key, fields.get(key)?.key_at)));
-    let (requests, period) = match (first(&REFERENCE), first(&OURS)) {
+    let (requests, per) = match (first(&REFERENCE), first(&OURS)) {
         (Some((theirs, _)), Some((ours, at))) => {
             report.error(
                 at,
@@ -46,8 +62,21 @@ pub(super) fn read(
             None
         }
         (None, Some(_)) => ours(fields, report),
-        _ => reference(fields, key_at, report),
+        _ => reference(fields, key_at, report).map(|(requests, period)| (requests, Per::Time(period))),
     }?;
+    let period = match per {
+        Per::Calendar(unit) => {
+            let at = fields.get("per").map_or(key_at, |field| field.at);
+            let windows = CalendarWindows::new(calendar::read(fields, unit, kind, at, report)?);
+            return Some(Read {
+                tier: Tier::of_calendar(requests, windows),
+                pace: None,
+                is_reference: false,
+            });
+        }
+        Per::Time(period) => period,
+    };
+    calendar::reject_starts(fields, report);
     let mut algorithm = kind.for_limit(requests);
     if kind.refills() {
         algorithm = algorithm.with_bucket(bucket(fields, key_at, requests, report)?);
@@ -55,11 +84,11 @@ pub(super) fn read(
         let is_smooth = fields.flag("smooth", report);
         reject_bucket_keys(fields, is_smooth, report);
         if is_smooth {
-            return smooth(fields, Tier { requests, period, algorithm }, report);
+            return smooth(fields, Tier::new(requests, period, algorithm), report);
         }
     }
     let is_reference = kind == AlgorithmKind::default() && first(&OURS).is_none();
-    Some(Read { tier: Tier { requests, period, algorithm }, pace: None, is_reference })
+    Some(Read { tier: Tier::new(requests, period, algorithm), pace: None, is_reference })
 }
 
 pub(super) fn kind(fields: &Fields<'_>, report: &mut ConfigReport) -> Option<AlgorithmKind> {
@@ -101,7 +130,7 @@ fn multiplied(unit: Period, multiplier: Option<Field<u32>>, report: &mut ConfigR
     period
 }
 
-fn ours(fields: &Fields<'_>, report: &mut ConfigReport) -> Option<(u32, Period)> {
+fn ours(fields: &Fields<'_>, report: &mut ConfigReport) -> Option<(u32, Per)> {
     let requests = fields.count("requests", 0..=u32::MAX, report);
     let per = fields.text("per", report);
     for (there, missing, right) in [("per", "requests", "requests: 100"), ("requests", "per", "per: 1m")] {
@@ -110,11 +139,8 @@ fn ours(fields: &Fields<'_>, report: &mut ConfigReport) -> Option<(u32, Period)>
         }
     }
     let Field { at, value, .. } = per?;
-    let Some(period) = duration::parse(value) else {
-        report.error(at, format!("invalid period '{}'; {}", brief(value), duration::RIGHT));
-        return None;
-    };
-    Some((requests?.value, period))
+    let per = period(value).inspect_err(|message| report.error(at, message)).ok()?;
+    Some((requests?.value, per))
 }
 
 fn bucket(

@@ -156,8 +156,8 @@ fn part_of(
     let begins = numbers.begins(failure);
     // what others have admitted since then matters still
     let (since, to, first) = if tier.has_windows() {
-        let start = at.window_start(tier.period);
-        (start, start, begins.before(Period::from_nanos(1)).window_end(tier.period))
+        let start = tier.window(at).0;
+        (start, start, tier.window(begins.before(Period::from_nanos(1))).1)
     } else {
         let memory = part::memory(tier, numbers.largest(at, at));
         (at.before(memory), at, begins.after(memory))

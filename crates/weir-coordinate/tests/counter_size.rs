@@ -152,12 +152,12 @@ fn window(requests: u32) -> Limit {
 
 /// A limit in weir's own spelling: rare hits of one in that of envoyproxy/ratelimit lease nothing ahead.
 fn fixed(requests: u32) -> Limit {
-    let tier = Tier { requests, period: Period::from_secs(3_600), algorithm: Algorithm::FixedWindow };
+    let tier = Tier::fixed_window(requests, Period::from_secs(3_600));
     Limit::Tiers { tiers: [tier].into(), over_limit_policy: OverLimitPolicy::Ignore }
 }
 
 fn tiers(algorithm: Algorithm) -> Limit {
-    let tier = Tier { requests: 100, period: Period::from_secs(3_600), algorithm };
+    let tier = Tier::new(100, Period::from_secs(3_600), algorithm);
     Limit::Tiers { tiers: [tier].into(), over_limit_policy: OverLimitPolicy::Ignore }
 }
 
@@ -207,7 +207,7 @@ const MEMBER: &str = "client-000001";
 
 /// Asks for a hit of the member in each of this many pools, every second for `seconds`.
 async fn fill_pools(store: &impl Store, clock: &SimulatedClock, pools: u32, seconds: u64) {
-    let tier = Tier { requests: 1_000, period: Period::from_secs(10), algorithm: Algorithm::FixedWindow };
+    let tier = Tier::fixed_window(1_000, Period::from_secs(10));
     let limit = Limit::Tiers { tiers: [tier].into(), over_limit_policy: OverLimitPolicy::Ignore };
     let rule = Rule { sharing: Some(Arc::new(Sharing::default())), ..Rule::new(limit) };
     let client = RuleNode { rule: Some(rule), ..RuleNode::new("client", Values::Any) };

@@ -2,7 +2,8 @@
 //!
 //! The key is the text that names the counter: its path (as in the keys of a shared store), `}`, which no path
 //! contains, then the algorithm and the period of its tier, such as `shop|tenant=acme}s1m`: `f` for a fixed window, `s`
-//! for a sliding window, `b` for a token bucket, with a `c` in front if the rule counts rejected hits. Counters of one
+//! for a sliding window, `b` for a token bucket, with a `c` in front if the rule counts rejected hits. The period of a
+//! calendar is `d`, `w`, `m`, `q` or `y`. Counters of one
 //! rule thus are beside each other, and share the beginning of their keys in a block.
 //! Buckets that come with requests are beside each other too: the path of their name, such as `|key=user`, and after
 //! the `}` a `p` for a paced one, or `r`, the tokens of a full bucket, of a refill, and the milliseconds between two,
@@ -90,7 +91,10 @@ pub(super) fn key(check: &LimitCheck<'_>, tier: &Tier) -> Box<[u8]> {
         key.push('c');
     }
     key.push(tier.algorithm.kind().letter());
-    key.push_str(&tier.period.to_string());
+    match tier.calendar() {
+        Some(calendar) => key.push(calendar.unit.letter()),
+        None => key.push_str(&tier.period.to_string()),
+    }
     key.into_bytes().into()
 }
 

@@ -7,8 +7,7 @@ use futures_util::FutureExt as _;
 use prost::Message as _;
 use weir::settings::{Flags, Settings};
 use weir_limit::{
-    Algorithm, Domain, KeyHasher, Limit, OverLimitPolicy, Period, Rule, RuleNode, RuleSet, Tier, Timestamp,
-    Values,
+    Domain, KeyHasher, Limit, OverLimitPolicy, Period, Rule, RuleNode, RuleSet, Tier, Timestamp, Values,
 };
 use weir_limiter::Limiter;
 use weir_observe::Stats;
@@ -48,11 +47,7 @@ const SETTLING: usize = 40_000;
 
 /// Returns nested `keys`, with one rule of so many `tiers` at the innermost.
 fn rules(keys: &[&str], tiers: usize) -> RuleSet {
-    let tier = |seconds| Tier {
-        requests: 2_000_000_000,
-        period: Period::from_secs(seconds),
-        algorithm: Algorithm::FixedWindow,
-    };
+    let tier = |seconds| Tier::fixed_window(2_000_000_000, Period::from_secs(seconds));
     let tiers = [tier(60), tier(3_600)].into_iter().take(tiers).collect();
     let mut rule = Some(Rule::new(Limit::Tiers { tiers, over_limit_policy: OverLimitPolicy::Ignore }));
     let mut nodes = Vec::new();

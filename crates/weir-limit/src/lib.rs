@@ -2,7 +2,7 @@
 //!
 //! | to | see |
 //! | --- | --- |
-//! | write a rule | [`Domain`], [`Rule`], [`Limit`], [`Tier`], [`Pattern`] |
+//! | write a rule | [`Domain`], [`Rule`], [`Limit`], [`Tier`], [`Calendar`], [`Pattern`] |
 //! | find the rules of a request | [`RuleSet`], [`Request`], [`Descriptor`], [`Matched`], [`Explanation`] |
 //! | count, and decide | [`algorithm`], [`decide`], [`Decision`], [`Verdict`] |
 //! | let callers wait in turn | [`line`](mod@line) |
@@ -13,6 +13,7 @@
 //! | keep buckets whose parameters come with each request | [`request_bucket`] |
 
 pub mod algorithm;
+mod calendar;
 mod compiled_rule;
 mod coordination;
 mod decision;
@@ -46,6 +47,7 @@ mod units;
 mod verdict;
 
 pub use algorithm::{Algorithm, AlgorithmKind, Bucket, Refill};
+pub use calendar::{CALENDAR_EDGES, Calendar, CalendarUnit, CalendarWindows};
 pub use compiled_rule::{CompiledRule, Details, Level, RuleId, RulePath};
 pub use coordination::{Coordination, OnStoreFailure, RuleCoordination};
 pub use decision::{Basis, Decision, Direction, decide, decision_from_store, look, take_one, take_two};

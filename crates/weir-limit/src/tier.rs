@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::{
     algorithm::{Algorithm, Bucket, Refill},
+    calendar::{Calendar, CalendarWindows},
     units::{Period, Timestamp, Unit},
 };
 
@@ -14,9 +15,11 @@ use super::{
 pub struct Tier {
     /// 0 to 2^32-1; 0 admits nothing.
     pub requests: u32,
-    /// Longer than zero.
+    /// Longer than zero. That of a calendar's [unit](super::CalendarUnit::period), if it has one.
     pub period: Period,
     pub algorithm: Algorithm,
+    /// The calendar that cuts its windows, which are fixed ones. None: they are aligned to the epoch.
+    pub calendar: Option<Arc<CalendarWindows>>,
 }
 
 /// The tiers of one limit. Most limits have one, which is stored inline.
@@ -42,16 +45,28 @@ pub fn capacity(tiers: &[Tier]) -> u64 {
 // === impl Tier ===
 
 impl Tier {
+    /// Returns how much longer than its unit a window of a calendar can be, where clocks are put back.
+    const CALENDAR_SLACK: Period = Period::from_secs(86_400);
+
+    pub const fn new(requests: u32, period: Period, algorithm: Algorithm) -> Self {
+        Self { requests, period, algorithm, calendar: None }
+    }
+
     pub const fn fixed_window(requests: u32, period: Period) -> Self {
-        Self { requests, period, algorithm: Algorithm::FixedWindow }
+        Self::new(requests, period, Algorithm::FixedWindow)
     }
 
     pub const fn sliding_window(requests: u32, period: Period) -> Self {
-        Self { requests, period, algorithm: Algorithm::SlidingWindow }
+        Self::new(requests, period, Algorithm::SlidingWindow)
     }
 
     pub const fn token_bucket(requests: u32, period: Period, bucket: Bucket) -> Self {
-        Self { requests, period, algorithm: Algorithm::TokenBucket(bucket) }
+        Self::new(requests, period, Algorithm::TokenBucket(bucket))
+    }
+
+    pub fn of_calendar(requests: u32, windows: CalendarWindows) -> Self {
+        let window = Self::fixed_window(requests, windows.calendar.unit.period());
+        Self { calendar: Some(Arc::new(windows)), ..window }
     }
 
     pub const fn has_windows(&self) -> bool {
@@ -62,14 +77,59 @@ impl Tier {
         self.algorithm.kind().refills()
     }
 
+    /// Returns the calendar that cuts its windows.
+    pub fn calendar(&self) -> Option<&Calendar> {
+        self.calendar.as_deref().map(|windows| &windows.calendar)
+    }
+
+    /// Returns when the fixed window of `at` begins, and when the next one does.
+    #[inline]
+    pub fn window(&self, at: Timestamp) -> (Timestamp, Timestamp) {
+        match &self.calendar {
+            None => {
+                let start = at.window_start(self.period);
+                (start, start.after(self.period))
+            }
+            Some(windows) => windows.window(at),
+        }
+    }
+
     /// Returns when the window of `at` ends; none if it has none.
+    #[inline]
     pub fn window_end(&self, at: Timestamp) -> Option<Timestamp> {
-        self.has_windows().then(|| at.window_end(self.period))
+        self.has_windows().then(|| self.window(at).1)
+    }
+
+    /// Returns whether both instants are in one window, or it has none.
+    #[inline]
+    pub fn is_one_window(&self, at: Timestamp, other: Timestamp) -> bool {
+        if !self.has_windows() {
+            return true;
+        }
+        let (start, end) = self.window(at);
+        start <= other && other < end
+    }
+
+    /// Returns whether a window of it can end at `end`: its calendar may have been another one.
+    #[inline]
+    pub(crate) fn can_end_at(&self, end: Timestamp) -> bool {
+        self.calendar.as_ref().is_none_or(|windows| windows.is_edge(end))
+    }
+
+    /// Returns the length of the present window of a calendar; without one, the period.
+    pub fn length(&self) -> Period {
+        let present = self.calendar.as_ref().and_then(|windows| windows.present());
+        present.map_or(self.period, |(start, end)| end.since(start))
+    }
+
+    /// Returns the period as in the rule language: `90s`, `calendar month`.
+    pub fn per(&self) -> String {
+        self.calendar().map_or_else(|| self.refill_period().to_string(), |calendar| calendar.unit.to_string())
     }
 
     pub fn with_limits(&self, requests: u32, burst: u32) -> Self {
         let algorithm = self.algorithm.with_bucket(Bucket { burst, ..self.bucket() });
-        Self { requests, period: self.period, algorithm }
+        Self { requests, algorithm, ..self.clone() }
     }
 
     /// Returns the most hits that the tier admits at once: the burst of a bucket, the limit of a window.
@@ -94,6 +154,9 @@ impl Tier {
 
     /// Returns the longest wait without reservations and clock steps: a period, or until a bucket in debt is full.
     pub const fn longest_wait(&self) -> Period {
+        if self.calendar.is_some() {
+            return Period::from_nanos(self.period.as_nanos() + Self::CALENDAR_SLACK.as_nanos());
+        }
         if !self.refills() {
             return self.period;
         }
@@ -105,13 +168,16 @@ impl Tier {
         Period::from_nanos(self.refill_period().as_nanos().saturating_mul(refills))
     }
 
-    /// Returns whether both use the same counter of a key: the same kind of algorithm and period, or both any pace.
+    /// Returns whether both use the same counter of a key: the same kind of algorithm and period, the same unit of a
+    /// calendar, or both any pace.
     pub fn shares_counter(&self, other: &Self) -> bool {
         let paces = (self.has_any_pace(), other.has_any_pace());
         if paces.0 || paces.1 {
             return paces.0 && paces.1;
         }
-        self.period == other.period && self.algorithm.kind() == other.algorithm.kind()
+        self.period == other.period
+            && self.algorithm.kind() == other.algorithm.kind()
+            && self.calendar.is_some() == other.calendar.is_some()
     }
 
     /// Returns whether its counter is a bucket of [any pace](Refill::AnyPace).
@@ -119,9 +185,13 @@ impl Tier {
         matches!(self.bucket().refill, Refill::AnyPace)
     }
 
-    /// Returns the unit to report, if the period is exactly one unit.
+    /// Returns the unit to report, if the period is exactly one unit. Of a calendar, a day or a week if the present window
+    /// has its length: readers take a month for 30 days.
     pub fn unit(&self) -> Option<Unit> {
-        Unit::of(self.refill_period())
+        if self.calendar.is_none() {
+            return Unit::of(self.refill_period());
+        }
+        Unit::of(self.length()).filter(|unit| matches!(unit, Unit::Day | Unit::Week))
     }
 }
 
@@ -159,8 +229,12 @@ impl<'a> IntoIterator for &'a SharedTiers {
 /// Formats the tier, such as `1000 requests per 10s, sliding window`.
 impl fmt::Display for Tier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self { requests, .. }, period) = (self, self.refill_period());
-        write!(f, "{requests} request{} per {period}", if *requests == 1 { "" } else { "s" })?;
+        let requests = self.requests;
+        write!(f, "{requests} request{} per ", if requests == 1 { "" } else { "s" })?;
+        match self.calendar() {
+            Some(calendar) => calendar.fmt(f)?,
+            None => self.refill_period().fmt(f)?,
+        }
         if !self.has_windows() {
             write!(f, ", {}", self.algorithm.kind().name().replace('_', " "))?;
         }

@@ -717,8 +717,9 @@ pub(super) fn waits(check: &LimitCheck<'_>) -> bool {
 
 /// Returns whether a fixed window has ended between these instants, so that the next one could serve in time.
 fn has_ended(tiers: &[Tier], from: Timestamp, to: Timestamp) -> bool {
-    let mut windows = tiers.iter().filter(|tier| tier.has_windows()).map(|tier| tier.period);
-    windows.any(|period| from.window_end(period) <= to && to.since(from) < period)
+    let has_ended =
+        |tier: &Tier| tier.window_end(from).is_some_and(|end| end <= to) && to.since(from) < tier.period;
+    tiers.iter().any(has_ended)
 }
 
 fn rejected(looked: Decision, rejection: Rejection) -> Decision {

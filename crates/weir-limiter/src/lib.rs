@@ -892,8 +892,11 @@ fn rule_limits(rule: &CompiledRule) -> impl Iterator<Item = RuleLimit> {
     tiers.chain(in_shadow.iter().map(|tier| (tier, true))).map(|(tier, in_shadow)| RuleLimit {
         name: rule.path.parts().into(),
         requests: tier.requests,
-        period: Duration::from_nanos(tier.period.as_nanos()),
-        per: tier.period.to_string().into(),
+        period: tier.length().into(),
+        per: tier
+            .calendar()
+            .map_or_else(|| tier.period.to_string(), |calendar| calendar.unit.to_string())
+            .into(),
         in_shadow,
     })
 }

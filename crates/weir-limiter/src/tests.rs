@@ -19,7 +19,7 @@ use weir_store::{
 };
 
 fn tier(requests: u32, seconds: u64, algorithm: Algorithm) -> Tier {
-    Tier { requests, period: Period::from_secs(seconds), algorithm }
+    Tier::new(requests, Period::from_secs(seconds), algorithm)
 }
 
 fn rule(tiers: &[Tier], over_limit_policy: OverLimitPolicy) -> Rule {

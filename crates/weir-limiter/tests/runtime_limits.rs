@@ -28,7 +28,7 @@ fn two_sliding_windows() -> RuntimeLimit {
 }
 
 fn tier(requests: u32, seconds: u64, algorithm: Algorithm) -> Tier {
-    Tier { requests, period: Period::from_secs(seconds), algorithm }
+    Tier::new(requests, Period::from_secs(seconds), algorithm)
 }
 
 fn limit(tiers: &[Tier]) -> RuntimeLimit {

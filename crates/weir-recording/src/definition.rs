@@ -130,7 +130,7 @@ fn take_limit(fields: &mut RecordingFields<'_>) -> Option<Box<RuntimeLimit>> {
             1 => Algorithm::SlidingWindow,
             _ => Algorithm::TokenBucket(Bucket { burst, refill, strict }),
         };
-        tiers.push(Tier { requests, period, algorithm });
+        tiers.push(Tier::new(requests, period, algorithm));
     }
     RuntimeLimit::new(tiers, policy).ok().map(Box::new)
 }

@@ -71,11 +71,11 @@ pub struct ReplayGaps {
 #[derive(Debug)]
 pub struct ExactLimiter {
     limiter: Arc<Limiter<MemoryStore>>,
-    /// As declared.
     domains: Vec<Domain>,
+    /// Kept, since counters are found by it.
     hasher: KeyHasher,
-    /// When time changes the rules.
-    until: Timestamp,
+    /// When the rules change next in recorded time, if they change with time.
+    edge: Option<Timestamp>,
     /// The names of requests in flight here, by those of the recording.
     names: HashMap<PlaceName, String, RandomState>,
     labels: Vec<String>,
@@ -114,7 +114,8 @@ impl ExactLimiter {
             limiter: Arc::new(limiter),
             domains: domains.to_vec(),
             hasher,
-            until: Timestamp::default(),
+            // the first event says when it is
+            edge: Some(Timestamp::default()),
             names: HashMap::default(),
             labels,
             gaps: ReplayGaps::default(),
@@ -134,10 +135,9 @@ impl ExactLimiter {
     /// Decides `event`. None if there is nothing to decide.
     pub fn decide(&mut self, event: &RecordedEvent<'_, '_>) -> Option<Replayed> {
         self.events += 1;
-        if event.at >= self.until {
-            let until = put_in_force(&mut self.domains, event.at);
+        if self.edge.is_some_and(|edge| edge <= event.at) {
+            self.edge = put_in_force(&mut self.domains, event.at);
             self.limiter.load(RuleSet::new(&self.domains, self.hasher));
-            self.until = until.unwrap_or(Timestamp::from_nanos(u64::MAX));
         }
         if self.events.is_multiple_of(SWEEP) {
             let step = usize::try_from(self.events / SWEEP).unwrap_or_default();

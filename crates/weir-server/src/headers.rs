@@ -148,14 +148,19 @@ fn seconds(period: Option<Period>) -> u64 {
 }
 
 fn policy_name(rule: &str, tier: &Tier, several: bool) -> String {
-    if several { format!("{rule}-{}", tier.period) } else { rule.to_owned() }
+    match tier.calendar() {
+        _ if !several => rule.to_owned(),
+        Some(calendar) => format!("{rule}-{}", calendar.unit.name()),
+        None => format!("{rule}-{}", tier.period),
+    }
 }
 
 /// The draft has windows of whole seconds and allows omitting others. `burst` is an extension that readers may ignore.
 fn policy_parameters(tier: &Tier, requests: u32) -> String {
     let mut parameters = format!(";q={requests}");
-    if tier.period.as_nanos().is_multiple_of(NANOS_PER_SECOND) {
-        let _ = write!(parameters, ";w={}", tier.period.as_secs_ceil());
+    let window = tier.length();
+    if window.as_nanos().is_multiple_of(NANOS_PER_SECOND) {
+        let _ = write!(parameters, ";w={}", window.as_secs_ceil());
     }
     if tier.refills() {
         let _ = write!(parameters, ";burst={}", tier.capacity());

@@ -12,7 +12,7 @@ use weir_server::headers::{HeaderNames, HeaderStyle, ResponseHeaders};
 use weir_store::MemoryStore;
 
 fn tier(requests: u32, period: Period, algorithm: Algorithm) -> Tier {
-    Tier { requests, period, algorithm }
+    Tier::new(requests, period, algorithm)
 }
 
 fn seconds(requests: u32, seconds: u64) -> Tier {

@@ -10,8 +10,8 @@ use weir_export::{
     snapshot::StatValue,
 };
 use weir_limit::{
-    Algorithm, Descriptor, Hits, Limit, LimitCheck, Modes, OverLimitPolicy, Pattern, Period, Request,
-    Reservation, ReservationRequest, RuleNode, RuntimeLimit, Scope, Tier, Timestamp, Unit, Values,
+    Descriptor, Hits, Limit, LimitCheck, Modes, OverLimitPolicy, Pattern, Period, Request, Reservation,
+    ReservationRequest, RuleNode, RuntimeLimit, Scope, Tier, Timestamp, Unit, Values,
 };
 use weir_limiter::{DecisionSettings, Limiter};
 use weir_observe::Stats;
@@ -396,7 +396,7 @@ async fn the_memory_store_and_the_build_are_reported() {
 #[test]
 fn limits_of_the_current_rules_are_gauges() {
     let tiered = changed(limited("path", "/a:b", 1), |rule| {
-        let tier = |requests, period| Tier { requests, period, algorithm: Algorithm::SlidingWindow };
+        let tier = |requests, period| Tier::sliding_window(requests, period);
         rule.limit = Limit::Tiers {
             tiers: [tier(7, Period::from_millis(1_500)), tier(90, Period::from_secs(3_600))]
                 .into_iter()

@@ -79,7 +79,7 @@ pub fn decode(tier: &Tier, at: Timestamp, text: &str) -> Result<(CounterState, u
 }
 
 pub fn window(tier: &Tier, at: Timestamp, used: u64) -> CounterState {
-    CounterState::FixedWindow(FixedWindow::new(at.window_end(tier.period), Hits(used)))
+    CounterState::FixedWindow(FixedWindow::new(tier.window(at).1, Hits(used)))
 }
 
 /// An instant in microseconds since the epoch.
@@ -113,7 +113,7 @@ mod tests {
     use weir_limit::{Bucket, Period, Refill};
 
     fn tier(algorithm: Algorithm) -> Tier {
-        Tier { requests: 5, period: Period::from_secs(60), algorithm }
+        Tier::new(5, Period::from_secs(60), algorithm)
     }
 
     fn bucket() -> Algorithm {

@@ -34,10 +34,6 @@ impl Default for KeySettings {
 /// The keys of a target, one for each tier.
 pub type Keys = SmallVec<[String; 2]>;
 
-pub fn window_start(tier: &Tier, at: Timestamp) -> Timestamp {
-    Timestamp::from_nanos(at.as_nanos() - at.as_nanos() % tier.period.as_nanos())
-}
-
 /// Whether envoyproxy/ratelimit can have such a rule. The shadow of a rule would have the key of the rule.
 pub fn is_compatible(target: &Target) -> bool {
     match &target.tiers[..] {
@@ -56,13 +52,20 @@ pub fn is_one_window(target: &Target) -> bool {
     matches!(&target.tiers[..], [tier] if tier.has_windows())
 }
 
+/// Returns how long the key of the window of `at` has to live: as with envoyproxy/ratelimit a whole period, and until a
+/// window ends that a calendar cuts.
+pub fn seconds_to_live(tier: &Tier, at: Timestamp) -> u64 {
+    let rest = tier.calendar.as_ref().map(|windows| windows.window(at).1.since(at));
+    rest.unwrap_or(tier.period).as_secs_ceil().max(1)
+}
+
 pub fn is_per_second(tiers: &[Tier]) -> bool {
     tiers.iter().all(|tier| tier.unit() == Some(weir_limit::Unit::Second))
 }
 
 pub fn keys(settings: &KeySettings, target: &Target, at: Timestamp) -> Keys {
     if is_compatible(target) && !settings.unambiguous {
-        let start = window_start(&target.tiers[0], at).as_nanos() / 1_000_000_000;
+        let start = target.tiers[0].window(at).0.as_nanos() / 1_000_000_000;
         let path = reference_path(&target.path);
         return std::iter::once([&settings.prefix, &*path, itoa::Buffer::new().format(start)].concat())
             .collect();
@@ -93,7 +96,8 @@ pub fn places(prefix: &str, path: &str) -> Keys {
     [places, marks, hits].into_iter().collect()
 }
 
-/// Allocates once: thousands are built per second. A tier with another algorithm or period starts with a new counter.
+/// Allocates once: thousands are built per second. A tier with another algorithm or period starts with a new counter, and
+/// so does one whose calendar has moved the first second of the window.
 fn key(prefix: &str, target: &Target, tier: &Tier, at: Timestamp) -> String {
     let path = &*target.path;
     let mut key = String::with_capacity(prefix.len() + path.len() + 40);
@@ -105,10 +109,15 @@ fn key(prefix: &str, target: &Target, tier: &Tier, at: Timestamp) -> String {
     // a rule that counts rejected hits has counters of its own
     let counts_rejected = tier.has_windows() && target.over_limit_policy == OverLimitPolicy::Count;
     key.push(if counts_rejected { 'c' } else { tier.algorithm.kind().letter() });
+    if let Some(windows) = &tier.calendar {
+        key.push(windows.calendar.unit.letter());
+        key.push_str(itoa::Buffer::new().format(windows.first_second(at)));
+        return key;
+    }
     // writing to a string does not fail
     let _ = write!(key, "{}", tier.period);
     if tier.has_windows() {
-        let (start, unit) = match window_start(tier, at).as_nanos() {
+        let (start, unit) = match tier.window(at).0.as_nanos() {
             nanos if nanos % 1_000_000_000 == 0 => (nanos / 1_000_000_000, ""),
             nanos if nanos % 1_000_000 == 0 => (nanos / 1_000_000, "ms"),
             nanos => (nanos, "ns"),

@@ -242,10 +242,10 @@ impl Reply {
     pub fn instant(&self, tiers: &[Tier], now: Timestamp) -> Timestamp {
         tiers.iter().zip(&self.counters).fold(now, |at, (tier, state)| match state {
             CounterState::FixedWindow(window) => {
-                let end = window.end().as_nanos();
-                let first = Timestamp::from_nanos(end.saturating_sub(tier.period.as_nanos()));
+                let last = window.end().before(Period::from_nanos(1));
+                let first = tier.window(last).0;
                 let earliest = if first.since(at) <= MAX_AHEAD { first } else { at };
-                at.max(earliest).min(Timestamp::from_nanos(end.saturating_sub(1)))
+                at.max(earliest).min(last)
             }
             _ => at,
         })

@@ -295,10 +295,8 @@ fn a_reload_keeps_the_counts_of_unchanged_tiers() {
     let (store, hasher) = (MemoryStore::new(1_000), KeyHasher::random());
     let now = Timestamp::from_secs(1);
     let remaining = |tiers: &[(u32, u64, Algorithm)]| {
-        let tiers = tiers.iter().map(|(requests, seconds, algorithm)| Tier {
-            requests: *requests,
-            period: Period::from_secs(*seconds),
-            algorithm: *algorithm,
+        let tiers = tiers.iter().map(|(requests, seconds, algorithm)| {
+            Tier::new(*requests, Period::from_secs(*seconds), *algorithm)
         });
         let rule =
             Rule::new(Limit::Tiers { tiers: tiers.collect(), over_limit_policy: OverLimitPolicy::Ignore });
@@ -326,11 +324,9 @@ fn with_check<T>(rules: &RuleSet, act: impl FnOnce(&LimitCheck<'_>) -> T) -> T {
 
 /// Returns one rule with these tiers, whose periods are in milliseconds.
 fn tiers(tiers: &[(u32, u64, Algorithm)]) -> RuleSet {
-    let tiers = tiers.iter().map(|(requests, millis, algorithm)| Tier {
-        requests: *requests,
-        period: Period::from_millis(*millis),
-        algorithm: *algorithm,
-    });
+    let tiers = tiers
+        .iter()
+        .map(|(requests, millis, algorithm)| Tier::new(*requests, Period::from_millis(*millis), *algorithm));
     let limit = Limit::Tiers { tiers: tiers.collect(), over_limit_policy: OverLimitPolicy::Ignore };
     let node = RuleNode { rule: Some(Rule::new(limit)), ..RuleNode::new("k", Values::Any) };
     RuleSet::new(&[Domain::new("d", vec![node])], KeyHasher::random())

@@ -37,7 +37,7 @@ fn main() {
 /// Each tenant may send 1 request a second, and up to 5 at once.
 fn rules() -> RuleSet {
     let bucket = Algorithm::TokenBucket(Bucket { burst: 5, refill: Refill::Continuous, strict: false });
-    let tier = Tier { requests: 1, period: Period::from_secs(1), algorithm: bucket };
+    let tier = Tier::new(1, Period::from_secs(1), bucket);
     let limit = Limit::Tiers { tiers: Tiers::from_iter([tier]), over_limit_policy: OverLimitPolicy::Ignore };
     let node = RuleNode { rule: Some(Rule::new(limit)), ..RuleNode::new("tenant", Values::Any) };
     RuleSet::new(&[Domain::new("shop", vec![node])], KeyHasher::random())

@@ -144,7 +144,7 @@ pub(super) fn parse(line: &str) -> Result<(String, String, CounterState), LineEr
     Ok((counter.to_owned(), tier.to_owned(), state))
 }
 
-const TIER: &str = "an algorithm (f, s or b) and a period, such as s1m; p; or r, max, refill and milliseconds, such as r5,5,60000";
+const TIER: &str = "an algorithm (f, s or b) and a period, such as s1m, or of a calendar fd, fw, fm, fq or fy; p; or r, max, refill and milliseconds, such as r5,5,60000";
 
 const SECONDS: &str = "seconds since the epoch as text, such as \"1700000000.25\"";
 
@@ -178,7 +178,7 @@ mod tests {
         for (algorithm, name) in
             [(Algorithm::FixedWindow, "cf1m"), (Algorithm::SlidingWindow, "s1m"), (bucket, "b1m")]
         {
-            let tier = Tier { requests: 9, period: Period::from_secs(60), algorithm };
+            let tier = Tier::new(9, Period::from_secs(60), algorithm);
             let now = Timestamp::from_nanos(1_700_000_000_012_345_678);
             let mut state = CounterState::unused(&tier, now);
             state.take(&tier, now, Hits(3));

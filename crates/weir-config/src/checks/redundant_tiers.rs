@@ -7,14 +7,20 @@ use weir_limit::{Bucket, Refill, Tier};
 pub(crate) fn check(tiers: &[(Tier, YamlPosition)], report: &mut ConfigReport) {
     for (i, (tier, at)) in tiers.iter().enumerate() {
         if tiers[..i].iter().any(|(other, _)| other.shares_counter(tier)) {
-            report.error(
-                *at,
-                format!(
+            let message = match tier.calendar() {
+                Some(calendar) => {
+                    format!(
+                        "another tier of this rule is 'per: {}' too; keep the one with fewer 'requests'",
+                        calendar.unit
+                    )
+                }
+                None => format!(
                     "another tier of this rule has the same algorithm and period {}; keep the stricter one, or change \
                      a period",
                     tier.period
                 ),
-            );
+            };
+            report.error(*at, message);
         } else if let Some((stricter, _)) = tiers
             .iter()
             .enumerate()
@@ -28,6 +34,13 @@ pub(crate) fn check(tiers: &[(Tier, YamlPosition)], report: &mut ConfigReport) {
 
 /// Whether `b` allows all that `a` admits, for any traffic. May be false although it does.
 fn is_stricter(a: &Tier, b: &Tier) -> bool {
+    if a.calendar.is_some() {
+        // its windows may be short, and two of them near each other
+        return false;
+    }
+    if b.calendar.is_some() {
+        return most_in(a, u128::from(b.longest_wait().as_nanos()), false) <= u128::from(b.requests);
+    }
     let (b_requests, b_period) = (u128::from(b.requests), u128::from(b.period.as_nanos()));
     if !b.refills() {
         return most_in(a, b_period, b.has_windows()) <= b_requests;
@@ -60,7 +73,7 @@ fn most_in(tier: &Tier, nanos: u128, aligned: bool) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_limit::Period;
+    use weir_limit::{Calendar, CalendarUnit, CalendarWindows, Period};
 
     const fn fixed(requests: u32, seconds: u64) -> Tier {
         Tier::fixed_window(requests, Period::from_secs(seconds))
@@ -68,6 +81,10 @@ mod tests {
 
     const fn sliding(requests: u32, seconds: u64) -> Tier {
         Tier::sliding_window(requests, Period::from_secs(seconds))
+    }
+
+    fn calendar(requests: u32) -> Tier {
+        Tier::of_calendar(requests, CalendarWindows::new(Calendar::new(CalendarUnit::Day)))
     }
 
     const fn bucket(requests: u32, seconds: u64, burst: u32) -> Tier {
@@ -96,6 +113,10 @@ mod tests {
             (bucket(1, 1, 5), bucket(2, 1, 4), false),
             (sliding(5, 5), bucket(1, 1, 5), true),
             (fixed(5, 5), bucket(1, 1, 9), false),
+            // a day has up to 25 hours, or a few more
+            (fixed(1, 3_600), calendar(24), false),
+            (fixed(1, 3_600), calendar(60), true),
+            (calendar(1), fixed(9, 86_400), false),
         ] {
             assert_eq!(is_stricter(&a, &b), stricter, "{a} against {b}");
         }

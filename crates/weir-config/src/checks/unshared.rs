@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::super::{
+    calendar,
     error::{ConfigErrors, ConfigReport, Finding},
     load::Loaded,
     split,
@@ -13,7 +14,7 @@ const MAX_WARNINGS: usize = 100;
 
 /// Checks that instances can share the rules of `loaded` in `store`, and warns of those that it cannot share: every
 /// instance counts them by itself. `default` is the coordination mode of rules that name none. Fails if rules are
-/// smooth, and the store counts only windows, which have no pace.
+/// smooth, and the store counts only windows, which have no pace, or if a window of the calendar is split, or not shared.
 pub fn check_shared(
     mut loaded: Loaded,
     store: SharedStore,
@@ -36,6 +37,22 @@ pub fn check_shared(
                 store.name
             )
         });
+    }
+    let calendar_of = |rule: &Rule| calendar::of_limits([Some(&rule.limit), rule.shadow.as_ref()]).cloned();
+    for (rule, calendar) in split.iter().filter_map(|rule| Some((rule, calendar_of(rule)?))) {
+        report.error_at(rule.origin.clone(), || calendar::unsplit(&calendar));
+    }
+    for rule in &shared {
+        let limits = [&rule.limit].into_iter().chain(&rule.shadow).filter(|limit| !is_counted(limit));
+        if let Some(calendar) = calendar::of_limits(limits.map(Some)) {
+            report.error_at(rule.origin.clone(), || {
+                format!(
+                    "{} shares 'per: {}' only as the only tier, since it counts single windows; write the other tiers in a \
+                     rule of their own, or 'coordination: local'",
+                    store.name, calendar.unit
+                )
+            });
+        }
     }
     if report.has_errors() {
         for Finding { at, message } in loaded.warnings {

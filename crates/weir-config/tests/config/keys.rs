@@ -1,7 +1,7 @@
 //! Tests the meaning of each key of a rule file.
 
 use serde_json::json;
-use weir_limit::{Algorithm, Limit, OverLimitPolicy, Period, RuleNode, Tier, Unit, Values};
+use weir_limit::{Limit, OverLimitPolicy, Period, RuleNode, Tier, Unit, Values};
 
 /// Returns the descriptors of a file with these lines below `descriptors:`.
 fn nodes(descriptors: &str) -> Vec<RuleNode> {
@@ -55,7 +55,7 @@ fn a_unit_may_be_multiplied() {
 
 #[test]
 fn weirs_syntax_does_not_count_rejected_requests() {
-    let tier = Tier { requests: 100, period: Period::from_millis(500), algorithm: Algorithm::FixedWindow };
+    let tier = Tier::fixed_window(100, Period::from_millis(500));
     assert_eq!(
         limit("requests: 100, per: 500ms"),
         Limit::Tiers { tiers: [tier].into(), over_limit_policy: OverLimitPolicy::Ignore }

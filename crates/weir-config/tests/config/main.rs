@@ -1,5 +1,6 @@
 //! Tests rule files: their meaning, and their errors.
 
+mod calendars;
 mod docs;
 mod files;
 mod hostile;

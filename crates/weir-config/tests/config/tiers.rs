@@ -23,7 +23,7 @@ fn one(lines: &str) -> Tier {
 }
 
 fn tier(requests: u32, seconds: u64, algorithm: Algorithm) -> Tier {
-    Tier { requests, period: Period::from_secs(seconds), algorithm }
+    Tier::new(requests, Period::from_secs(seconds), algorithm)
 }
 
 const fn bucket(burst: u32, refill: Refill, strict: bool) -> Algorithm {

@@ -31,6 +31,10 @@ const LONGEST_ABANDONMENT: Period = Period::from_secs(10);
 /// The time in which counters are collected that have leases to be looked at.
 pub(crate) const LEASE_GRID: Period = Period::from_millis(250);
 
+/// How long the hits should last at most that an instance leases of a calendar's window: if it dies, they are lost until the
+/// window ends.
+const CALENDAR_HORIZON: Period = Period::from_secs(10);
+
 /// The longest if rejected hits count: other instances read the number of all hits in the store, which has to be right
 /// within a second.
 const LONGEST_IDLE_HOLD: Period = Period::from_millis(400);
@@ -192,7 +196,10 @@ impl LocalCounter {
     /// How long a lease should last: a quarter of the rest of the window, or as long as it may be used or is kept.
     fn horizon(&self, at_least: Period, now: Timestamp) -> Period {
         let times = self.target.tiers.iter().map(|tier| match tier.window_end(now) {
-            Some(end) => (end.since(now) / 4).max(at_least),
+            Some(end) => {
+                let most = if tier.calendar.is_some() { CALENDAR_HORIZON } else { Period::MAX };
+                (end.since(now) / 4).min(most).max(at_least)
+            }
             None => hold(std::slice::from_ref(tier), false),
         });
         times.min().unwrap_or_default()
@@ -211,13 +218,14 @@ impl LocalCounter {
 
     /// The hits that may be kept unused: one in a hundred, by all instances together. None where rejected hits count,
     /// since the store's count has to be that of all hits soon, and none of a bucket, which could be full again before
-    /// they are used. An instance that is alone takes them from nobody.
+    /// they are used. An instance that is alone takes them from nobody, but those of a calendar's window would be lost until
+    /// its end if it died.
     #[inline]
     pub(crate) fn idle_allowance(&self) -> u64 {
         let tiers = &self.target.tiers;
         match u64::from(self.plan.instances) {
             // a lease ends with its hold, but the hits would count for the rest of the window
-            _ if is_mixed(tiers) => 0,
+            _ if is_mixed(tiers) || tiers.iter().any(|tier| tier.calendar.is_some()) => 0,
             ..=1 => capacity(tiers) / 8,
             _ if has_bucket(tiers) || self.target.counts_rejected() => 0,
             instances => capacity(tiers) / 100 / instances,

@@ -392,8 +392,7 @@ pub(super) fn longest_pause(tiers: &[Tier]) -> Period {
 }
 
 pub(super) fn same_windows(tiers: &[Tier], a: Timestamp, b: Timestamp) -> bool {
-    let is_same = |tier: &Tier, end: Timestamp| b < end && end.since(b) <= tier.period;
-    tiers.iter().all(|tier| tier.window_end(a).is_none_or(|end| is_same(tier, end)))
+    tiers.iter().all(|tier| tier.is_one_window(a, b))
 }
 
 pub(super) fn has_ended(tier: &Tier, at: Timestamp, now: Timestamp) -> bool {

@@ -316,7 +316,7 @@ impl CountedHits<'_> {
         let rejected_at = report.rejected_at.map(|rejected| rejected.min(now));
         for (i, tier) in self.target.tiers.iter().enumerate() {
             if tier.has_windows() {
-                if self.keys[i].window == report.at.window_end(tier.period) {
+                if self.keys[i].window == tier.window(report.at).1 {
                     add_to_window(tier, &mut self.counters[i], report, now);
                 }
                 continue;

@@ -63,7 +63,7 @@ impl Run {
 }
 
 fn fixed(requests: u32, period: Period) -> Tier {
-    Tier { requests, period, algorithm: Algorithm::FixedWindow }
+    Tier::fixed_window(requests, period)
 }
 
 const CASES: [(u32, u64, u64); 4] = [(1_000, 1, 2), (1_000, 1, 10), (500, 3, 2), (500, 3, 10)];

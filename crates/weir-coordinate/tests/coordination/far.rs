@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use weir_coordinate::simulated::Network;
-use weir_limit::{Algorithm, Coordination, Period, Tier};
+use weir_limit::{Coordination, Period, Tier};
 
 use crate::fleet::Fleet;
 
@@ -11,7 +11,7 @@ const LIMIT: u64 = 20_000;
 
 async fn fleet() -> Fleet {
     let requests = u32::try_from(LIMIT).expect("it fits");
-    let day = Tier { requests, period: Period::from_secs(86_400), algorithm: Algorithm::FixedWindow };
+    let day = Tier::fixed_window(requests, Period::from_secs(86_400));
     Fleet::new(3, Coordination::Interval, &[day], Network::default()).await
 }
 
@@ -55,7 +55,7 @@ async fn a_burst_on_a_counter_far_from_its_limit_overshoots_by_two_percent_at_mo
 #[tokio::test(start_paused = true)]
 async fn a_burst_after_a_quiet_period_overshoots_by_one_percent_at_most() {
     const LIMIT: u64 = 10_000;
-    let day = Tier { requests: 10_000, period: Period::from_secs(86_400), algorithm: Algorithm::FixedWindow };
+    let day = Tier::fixed_window(10_000, Period::from_secs(86_400));
     let fleet = Fleet::new(10, Coordination::Interval, &[day], Network::default()).await;
     let mut admitted = fleet.admitted(20, 30, &[1; 10]).await;
     // instances with little load must receive the counts of the busy one

@@ -19,7 +19,7 @@ pub(crate) const EPOCH: Timestamp = Timestamp::from_secs(1_699_999_200);
 
 /// A fixed window of a day.
 pub(crate) fn daily(requests: u32) -> Tier {
-    Tier { requests, period: Period::from_secs(86_400), algorithm: Algorithm::FixedWindow }
+    Tier::fixed_window(requests, Period::from_secs(86_400))
 }
 
 /// A sliding window of a day.

@@ -194,7 +194,7 @@ async fn the_retry_time_of_descriptors_that_do_not_fit_together_is_that_after_th
     for mode in MODES {
         // until the first six expire, and until two tokens have flowed in
         for (algorithm, seconds) in [(Algorithm::SlidingWindow, 60), (Algorithm::TokenBucket(bucket), 12)] {
-            let small = Tier { requests: 10, period: Period::from_secs(60), algorithm };
+            let small = Tier::new(10, Period::from_secs(60), algorithm);
             let of = |tier| rule(mode, &[tier], OverLimitPolicy::Ignore);
             let pair = Pair::with(of(daily(100)), of(small)).await;
             let asks = [Ask { hits: 6, ..Ask::hit("small") }, Ask { hits: 6, ..Ask::hit("small") }];
@@ -225,11 +225,7 @@ async fn a_strict_bucket_notices_a_rejected_request() {
     for mode in MODES {
         for (is_strict, admitted_again) in [(true, 0), (false, 2)] {
             let bucket = Bucket { burst: 1, refill: Refill::Continuous, strict: is_strict };
-            let tier = Tier {
-                requests: 1,
-                period: Period::from_secs(10),
-                algorithm: Algorithm::TokenBucket(bucket),
-            };
+            let tier = Tier::new(1, Period::from_secs(10), Algorithm::TokenBucket(bucket));
             let small = rule(mode, &[tier], OverLimitPolicy::Ignore);
             let pair = Pair::with(rule(mode, &[daily(100)], OverLimitPolicy::Ignore), small).await;
             assert!(pair.hit(0, "small").await);
@@ -250,8 +246,7 @@ async fn a_strict_bucket_notices_a_rejected_request() {
 async fn the_store_notices_a_try_that_a_strict_bucket_rejects_at_once() {
     for is_strict in [true, false] {
         let bucket = Bucket { burst: 1, refill: Refill::Continuous, strict: is_strict };
-        let tier =
-            Tier { requests: 1, period: Period::from_secs(10), algorithm: Algorithm::TokenBucket(bucket) };
+        let tier = Tier::new(1, Period::from_secs(10), Algorithm::TokenBucket(bucket));
         let of = |tier| rule(Coordination::Strict, &[tier], OverLimitPolicy::Ignore);
         let pair = Pair::with(of(daily(100)), of(tier)).await;
         assert!(pair.hit(0, "small").await);

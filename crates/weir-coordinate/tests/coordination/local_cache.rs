@@ -23,7 +23,7 @@ async fn pair(tier: Tier, local_cache: bool) -> Pair {
 
 fn bucket(strict: bool) -> Tier {
     let bucket = Bucket { burst: 1, refill: Refill::Continuous, strict };
-    Tier { requests: 1, period: Period::from_secs(10), algorithm: Algorithm::TokenBucket(bucket) }
+    Tier::new(1, Period::from_secs(10), Algorithm::TokenBucket(bucket))
 }
 
 impl Pair {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use weir_coordinate::simulated::{Condition, Network, SimulatedClock, SimulatedStore};
 use weir_limit::{
-    Algorithm, Coordination, Descriptor, Entry, LimitCheck, Matched, OverLimitPolicy, Period, Request,
-    RuleSet, Scope, Tier,
+    Coordination, Descriptor, Entry, LimitCheck, Matched, OverLimitPolicy, Period, Request, RuleSet, Scope,
+    Tier,
 };
 use weir_store::Store as _;
 
@@ -18,7 +18,7 @@ const RATE: usize = 150;
 const WINDOW: u64 = 10;
 
 async fn fleet(mode: Coordination, policy: OverLimitPolicy) -> Fleet {
-    let tier = Tier { requests: 1_000, period: Period::from_secs(WINDOW), algorithm: Algorithm::FixedWindow };
+    let tier = Tier::fixed_window(1_000, Period::from_secs(WINDOW));
     let clock = SimulatedClock::new(EPOCH);
     let store = SimulatedStore::new(clock.clone(), 7);
     Fleet::start(1, rule(mode, &[tier], policy), Network::default(), clock, store).await
@@ -64,8 +64,7 @@ async fn counters_are_removed_soon_after_their_windows_under_load() {
     for (mode, policy) in modes {
         let fleet = fleet(mode, policy).await;
         let instance = &fleet.instances[0];
-        let tier =
-            Tier { requests: 1_000, period: Period::from_secs(WINDOW), algorithm: Algorithm::FixedWindow };
+        let tier = Tier::fixed_window(1_000, Period::from_secs(WINDOW));
         let rules = instance.rules_with(rule(mode, &[tier], policy));
         let most = churn(instance, &rules, Duration::from_secs(40)).await;
         // those of a window, and of the time that a sweep takes
@@ -81,8 +80,7 @@ async fn counters_are_removed_soon_after_their_windows_in_an_outage() {
     for mode in [Coordination::Interval, Coordination::Lease, Coordination::Strict] {
         let fleet = fleet(mode, OverLimitPolicy::Ignore).await;
         let instance = &fleet.instances[0];
-        let tier =
-            Tier { requests: 1_000, period: Period::from_secs(WINDOW), algorithm: Algorithm::FixedWindow };
+        let tier = Tier::fixed_window(1_000, Period::from_secs(WINDOW));
         let rules = instance.rules_with(rule(mode, &[tier], OverLimitPolicy::Ignore));
         fleet.shared.set(Condition::Down);
         let most = churn(instance, &rules, Duration::from_secs(40)).await;

@@ -12,8 +12,8 @@ use weir_coordinate::{
     simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
 };
 use weir_limit::{
-    Algorithm, Coordination, Descriptor, Domain, Entry, KeyHasher, Matched, OverLimitPolicy, Period, Request,
-    RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
+    Coordination, Descriptor, Domain, Entry, KeyHasher, Matched, OverLimitPolicy, Period, Request, RuleNode,
+    RuleSet, Scope, Tier, Timestamp, Values,
 };
 use weir_store::{
     Store,
@@ -23,8 +23,7 @@ use weir_store::{
 
 use crate::fleet::{EPOCH, rule};
 
-const MINUTE: Tier =
-    Tier { requests: 1_000_000, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
+const MINUTE: Tier = Tier::fixed_window(1_000_000, Period::from_secs(60));
 
 /// A store whose even minutes one node counts, and whose odd minutes another one does, which also counts all hits of
 /// `lease`.

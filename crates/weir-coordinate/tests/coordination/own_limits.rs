@@ -86,7 +86,7 @@ async fn what_is_given_back_is_found_soon_after_hours_of_overload() {
 async fn a_pause_of_the_rule_does_not_reject_hits_of_another_limit() {
     let bucket = |burst| {
         let bucket = Bucket { burst, refill: Refill::Continuous, strict: false };
-        Tier { requests: 20, period: Period::from_secs(10), algorithm: Algorithm::TokenBucket(bucket) }
+        Tier::new(20, Period::from_secs(10), Algorithm::TokenBucket(bucket))
     };
     let of = |tier| rule(Coordination::Lease, &[tier], OverLimitPolicy::Ignore);
     let pair = Pair::with(of(bucket(20)), of(daily(1))).await;

@@ -19,7 +19,7 @@ use crate::{
 const MODE: Coordination = Coordination::Split;
 
 fn tier(requests: u32, seconds: u64, algorithm: Algorithm) -> Tier {
-    Tier { requests, period: Period::from_secs(seconds), algorithm }
+    Tier::new(requests, Period::from_secs(seconds), algorithm)
 }
 
 fn second(requests: u32) -> Tier {

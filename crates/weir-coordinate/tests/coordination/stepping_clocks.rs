@@ -35,7 +35,7 @@ async fn a_clock_that_steps_lengthens_no_wait() {
             // windows of two seconds, and a bucket that fills in two, and may be in debt by as much
             let (period, is_bucket) = (Period::from_secs(2), matches!(algorithm, Algorithm::TokenBucket(_)));
             let longest = Period::from_secs(if is_bucket { 4 } else { 2 });
-            let tier = Tier { requests: 4, period, algorithm };
+            let tier = Tier::new(4, period, algorithm);
             let clock = SimulatedClock::new(EPOCH);
             // whose clock goes on
             let store = SimulatedStore::new(clock.skewed(0), 7);
@@ -68,7 +68,7 @@ async fn a_clock_that_steps_lengthens_no_wait() {
 /// A window of the past is another one: what it counts is not known to the store any more, or never was.
 #[tokio::test(start_paused = true)]
 async fn a_step_of_the_stores_clock_is_counted_once() {
-    let tier = Tier { requests: 4, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
+    let tier = Tier::fixed_window(4, Period::from_secs(60));
     for mode in [Coordination::Strict, Coordination::Lease, Coordination::Interval] {
         let clock = SimulatedClock::new(EPOCH);
         let of_store = clock.skewed(0);

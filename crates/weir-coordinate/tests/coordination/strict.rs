@@ -12,8 +12,8 @@ use weir_coordinate::{
     simulated::{Condition, Network, SimulatedClock, SimulatedStore},
 };
 use weir_limit::{
-    Algorithm, Coordination, Descriptor, Domain, Entry, KeyHasher, Matched, OverLimitPolicy, Period, Request,
-    RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
+    Coordination, Descriptor, Domain, Entry, KeyHasher, Matched, OverLimitPolicy, Period, Request, RuleNode,
+    RuleSet, Scope, Tier, Timestamp, Values,
 };
 use weir_store::{Store as _, clock::Clock as _, remote::Target};
 
@@ -194,7 +194,7 @@ async fn cancelled_commands_are_not_sent() {
 /// It reaches the store when the next window has begun, perhaps.
 #[tokio::test(start_paused = true)]
 async fn hits_that_are_given_back_at_the_end_of_a_window_leave_that_window() {
-    let tier = Tier { requests: 100, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
+    let tier = Tier::fixed_window(100, Period::from_secs(60));
     let network = Network { timeout: Duration::from_secs(10), ..Network::default() };
     let fleet = Fleet::new(1, Coordination::Strict, std::slice::from_ref(&tier), network).await;
     let instance = &fleet.instances[0];

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use weir_coordinate::simulated::{Network, SimulatedClock, SimulatedStore};
-use weir_limit::{Algorithm, Capabilities, Coordination, OverLimitPolicy, Period, Scope, Tier};
+use weir_limit::{Capabilities, Coordination, OverLimitPolicy, Period, Scope, Tier};
 
 use crate::fleet::{EPOCH, Fleet, daily, rule};
 
@@ -17,7 +17,7 @@ async fn fleet(mode: Coordination, tiers: &[Tier], policy: OverLimitPolicy) -> F
 }
 
 fn sliding(requests: u32) -> Tier {
-    Tier { requests, period: Period::from_secs(3_600), algorithm: Algorithm::SlidingWindow }
+    Tier::sliding_window(requests, Period::from_secs(3_600))
 }
 
 impl Fleet {

@@ -114,8 +114,7 @@ impl Fleet {
     }
 
     fn rules(&self) -> RuleSet {
-        let tier =
-            Tier { requests: self.capacity, period: CYCLE, algorithm: weir_limit::Algorithm::FixedWindow };
+        let tier = Tier::fixed_window(self.capacity, CYCLE);
         let tiers = std::iter::once(tier).chain(self.tiers_beside.clone()).collect();
         let limit = Limit::Tiers { tiers, over_limit_policy: OverLimitPolicy::Ignore };
         let rule = Rule {

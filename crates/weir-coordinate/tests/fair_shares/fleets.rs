@@ -3,7 +3,7 @@
 
 use weir_coordinate::simulated::{Condition, Network};
 use weir_limit::{
-    Algorithm, Coordination, OnStoreFailure, Period, Tier,
+    Coordination, OnStoreFailure, Period, Tier,
     share::{Borrow, Lend, Sharing},
 };
 
@@ -346,7 +346,7 @@ fn requests_of_several_hits_are_granted_as_a_whole() {
 /// A tier beside the pool holds over all instances, and what it rejects is not taken from the pool.
 #[test]
 fn tiers_beside_a_pool_hold_over_instances() {
-    let tier = Tier { requests: 100, period: Period::from_secs(1), algorithm: Algorithm::FixedWindow };
+    let tier = Tier::fixed_window(100, Period::from_secs(1));
     let fleet = Fleet { tiers_beside: vec![tier], cycles: 5, ..Fleet::of(3, Placement::Even) };
     let result = fleet.run();
     for cycle in &result.cycles[1..] {

@@ -11,8 +11,8 @@ use weir_coordinate::{
     simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
 };
 use weir_limit::{
-    Algorithm, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OverLimitPolicy, Period, Request, Rule,
-    RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
+    Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OverLimitPolicy, Period, Request, Rule, RuleNode,
+    RuleSet, Scope, Tier, Timestamp, Values,
     share::{Borrow, Pool, PoolRule, Sharing},
 };
 use weir_store::{Store as _, clock::Clock as _};
@@ -90,7 +90,7 @@ impl Instance {
 }
 
 async fn admitted_over_instances(sharing: Sharing, asked: u32, is_known: bool) -> u32 {
-    let tier = Tier { requests: CAPACITY, period: CYCLE, algorithm: Algorithm::FixedWindow };
+    let tier = Tier::fixed_window(CAPACITY, CYCLE);
     let limit =
         Limit::Tiers { tiers: [tier].into_iter().collect(), over_limit_policy: OverLimitPolicy::Ignore };
     let rule = Rule { sharing: Some(Arc::new(sharing)), ..Rule::new(limit) };

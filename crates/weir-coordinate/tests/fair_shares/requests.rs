@@ -9,9 +9,9 @@ use weir_coordinate::{
     simulated::{Network, SimulatedClock, SimulatedStore},
 };
 use weir_limit::{
-    Algorithm, Coordination, Decision, Descriptor, Domain, Entry, Hits, KeyHasher, Limit, Matched,
-    OverLimitPolicy, Period, Request, Reservation, ReservationRequest, Rule, RuleCoordination, RuleNode,
-    RuleSet, Scope, Tier, Timestamp, Values,
+    Coordination, Decision, Descriptor, Domain, Entry, Hits, KeyHasher, Limit, Matched, OverLimitPolicy,
+    Period, Request, Reservation, ReservationRequest, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Tier,
+    Timestamp, Values,
     share::{Borrow, Sharing},
 };
 use weir_store::{MemoryStore, Store, clock::Clock as _};
@@ -32,7 +32,7 @@ fn rules(mode: Coordination) -> RuleSet {
 
 /// Returns the rules with other cycles and weights.
 fn rules_of(mode: Coordination, hasher: KeyHasher, cycle: Period, weights: &[(&str, u32)]) -> RuleSet {
-    let tier = |requests| Tier { requests, period: cycle, algorithm: Algorithm::FixedWindow };
+    let tier = |requests| Tier::fixed_window(requests, cycle);
     let node = |key, tiers: &[Tier], shares| {
         let over_limit_policy = OverLimitPolicy::Ignore;
         let limit = Limit::Tiers { tiers: tiers.iter().cloned().collect(), over_limit_policy };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use weir_coordinate::simulated::SimulatedPools;
 use weir_limit::{
-    Algorithm, OverLimitPolicy, Tier, Timestamp,
+    OverLimitPolicy, Tier, Timestamp,
     share::{OTHER, PoolTable, Terms},
 };
 use weir_store::{
@@ -25,7 +25,7 @@ struct Store {
 
 impl Store {
     fn new() -> Self {
-        let tier = Tier { requests: 100, period: CYCLE, algorithm: Algorithm::FixedWindow };
+        let tier = Tier::fixed_window(100, CYCLE);
         let over_limit_policy = OverLimitPolicy::Ignore;
         let target = Arc::new(Target { path: "d|client".into(), tiers: [tier].into(), over_limit_policy });
         Self { pools: SimulatedPools::default(), target }

@@ -20,8 +20,8 @@ use weir_coordinate::{
     simulated::{Network, Random, SimulatedClock, SimulatedRemote, SimulatedStore},
 };
 use weir_limit::{
-    Algorithm, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OverLimitPolicy, Period,
-    Request, Rule, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
+    Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OverLimitPolicy, Period, Request,
+    Rule, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
 };
 use weir_store::{
     Store as _,
@@ -118,7 +118,7 @@ pub(crate) fn cases() -> impl Strategy<Value = Case> {
 }
 
 fn rules(limit: u32) -> RuleSet {
-    let tier = Tier { requests: limit, period: DAY, algorithm: Algorithm::FixedWindow };
+    let tier = Tier::fixed_window(limit, DAY);
     let limit =
         Limit::Tiers { tiers: [tier].into_iter().collect(), over_limit_policy: OverLimitPolicy::Ignore };
     let node = RuleNode { rule: Some(Rule::new(limit)), ..RuleNode::new("k", Values::Any) };
@@ -199,7 +199,7 @@ pub(crate) async fn run(case: &Case, longest: Duration, calm: impl FnOnce()) -> 
     let metrics = store.coordination_metrics();
     let (unknown, stranded) = (metrics.hits.delivery_unknown.get(), metrics.hits.stranded.get());
     for (key, value) in KEYS.iter().enumerate() {
-        let tier = Tier { requests: case.limit, period: DAY, algorithm: Algorithm::FixedWindow };
+        let tier = Tier::fixed_window(case.limit, DAY);
         let target = Target {
             path: format!("d|k={value}").into(),
             tiers: [tier].into_iter().collect(),

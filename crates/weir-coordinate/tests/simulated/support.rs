@@ -20,7 +20,7 @@ pub(crate) fn store() -> SimulatedStore {
 }
 
 pub(crate) fn tier(requests: u32, seconds: u64, algorithm: Algorithm) -> Tier {
-    Tier { requests, period: Period::from_secs(seconds), algorithm }
+    Tier::new(requests, Period::from_secs(seconds), algorithm)
 }
 
 pub(crate) fn bucket(burst: u32, strict: bool) -> Algorithm {

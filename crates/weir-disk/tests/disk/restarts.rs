@@ -3,7 +3,7 @@
 use weir_disk::DiskSync;
 use weir_limit::{Algorithm, Period, Tier};
 
-use crate::support::{DAY, Disk, tier, tiers, until};
+use crate::support::{DAY, Disk, tier, tiers, until, year};
 
 /// Every algorithm, alone and together, and all names: also those that look like another counter's.
 #[test]
@@ -31,6 +31,28 @@ fn counters_are_the_same_after_a_restart() {
         // of other names there is nothing
         assert_eq!((opened.hits("acme2"), opened.hits("a")), (0, 0));
     }
+}
+
+/// A window of the calendar is the same one if its first second is, whatever the time zone.
+#[test]
+fn a_window_of_a_year_goes_on_until_a_reload_moves_its_start() {
+    let disk = Disk::new();
+    let hits = |tier: Tier, take: u32| {
+        let opened = disk.open_with(vec![tier]);
+        if take > 0 {
+            opened.take("v", take);
+        }
+        let hits = opened.hits("v");
+        opened.close();
+        hits
+    };
+    assert_eq!(hits(year("UTC", 0), 7), 7);
+    disk.clock.advance(Period::from_secs(10 * DAY));
+    assert_eq!(hits(year("Africa/Accra", 0), 2), 9);
+    assert_eq!(hits(year("Europe/Berlin", 1), 0), 0);
+    assert_eq!(hits(year("Europe/Berlin", 1), 3), 3);
+    disk.clock.advance(Period::from_secs(40 * DAY));
+    assert_eq!(hits(year("Europe/Berlin", 1), 0), 0);
 }
 
 /// What a kill leaves: without a clean stop the journal is read again.

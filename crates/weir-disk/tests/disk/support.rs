@@ -12,9 +12,9 @@ use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 use weir_disk::{DiskError, DiskSettings, DiskStore, DiskSync, OnDamage};
 use weir_limit::{
-    Algorithm, Bucket, Decision, Descriptor, Domain, Entry, Hits, KeyHasher, Limit, LimitCheck, Matched,
-    OnStoreFailure, OverLimitPolicy, Period, Refill, Request, Reservation, ReservationRequest, Rule,
-    RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
+    Algorithm, Bucket, Calendar, CalendarUnit, CalendarWindows, Decision, Descriptor, Domain, Entry, Hits,
+    KeyHasher, Limit, LimitCheck, Matched, OnStoreFailure, OverLimitPolicy, Period, Refill, Request,
+    Reservation, ReservationRequest, Rule, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
     request_bucket::{BucketName, BucketReply, BucketRequest, Pace, PacedRequest, StepLimit, StepRequest},
 };
 use weir_observe::Source as _;
@@ -59,11 +59,21 @@ pub(crate) fn steps(max: u64, take: u64) -> BucketRequest {
 /// Returns a tier of each kind, of 100 requests a day.
 pub(crate) fn tiers() -> Vec<Tier> {
     let bucket = |refill| Algorithm::TokenBucket(Bucket { burst: 100, refill, strict: false });
-    [Algorithm::FixedWindow, Algorithm::SlidingWindow, bucket(Refill::Continuous)].map(tier).to_vec()
+    let others = [Algorithm::FixedWindow, Algorithm::SlidingWindow, bucket(Refill::Continuous)].map(tier);
+    std::iter::once(year("UTC", 0)).chain(others).collect()
+}
+
+/// Returns a tier of 100 requests a year, whose windows begin so many hours after 1 January.
+pub(crate) fn year(timezone: &str, hours: u64) -> Tier {
+    let edges: Vec<_> =
+        (0..10).map(|year| Timestamp::from_secs(1_609_459_200 + year * 365 * DAY + hours * 3_600)).collect();
+    let calendar = Calendar { timezone: Some(timezone.into()), ..Calendar::new(CalendarUnit::Year) };
+    let windows = CalendarWindows::in_force(calendar, &edges, Timestamp::from_secs(1_700_000_000));
+    Tier::of_calendar(100, windows.expect("enough edges"))
 }
 
 pub(crate) fn tier(algorithm: Algorithm) -> Tier {
-    Tier { requests: 100, period: Period::from_secs(DAY), algorithm }
+    Tier::new(100, Period::from_secs(DAY), algorithm)
 }
 
 impl Disk {

@@ -1,4 +1,5 @@
-//! The fixed window: at most `requests` in each epoch-aligned window. The algorithm of envoyproxy/ratelimit.
+//! The fixed window: at most `requests` in each window, which is aligned to the epoch or cut by a calendar. The first is the
+//! algorithm of envoyproxy/ratelimit.
 
 use super::{
     change::CountChange,
@@ -12,7 +13,8 @@ use crate::{
 /// The hits of one window. 16 bytes.
 ///
 /// A window that has ended counts nothing. If the clock steps back over a window's start, hits still count in the
-/// window that is already open: reopening the past one would admit its limit again.
+/// window that is already open: reopening the past one would admit its limit again. A window that ends at no edge of the
+/// tier's calendar is that of another one, and counts nothing either.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FixedWindow {
     end: Timestamp,
@@ -30,13 +32,18 @@ impl FixedWindow {
 
     #[inline]
     fn open(&self, tier: &Tier, now: Timestamp) -> (Timestamp, Hits) {
-        if now < self.end { (self.end, self.used) } else { (now.window_end(tier.period), Hits(0)) }
+        if self.is_open(tier, now) { (self.end, self.used) } else { (tier.window(now).1, Hits(0)) }
+    }
+
+    #[inline]
+    fn is_open(&self, tier: &Tier, now: Timestamp) -> bool {
+        now < self.end && tier.can_end_at(self.end)
     }
 }
 
 impl AlgorithmState for FixedWindow {
     fn unused(tier: &Tier, now: Timestamp) -> Self {
-        Self { end: now.window_end(tier.period), used: Hits(0) }
+        Self { end: tier.window(now).1, used: Hits(0) }
     }
 
     #[inline]
@@ -62,14 +69,15 @@ impl AlgorithmState for FixedWindow {
 
     /// If the window of `taken_at` is this one, and still open.
     fn put_back(&mut self, tier: &Tier, now: Timestamp, taken_at: Timestamp, hits: Hits) {
-        if self.end == taken_at.window_end(tier.period) && now < self.end {
+        if now < self.end && self.end == tier.window(taken_at).1 {
             self.used = self.used.minus(hits);
         }
     }
 
     /// Applies the change in the window of `at`. Ignores it if a later window is open.
     fn add(&mut self, tier: &Tier, at: Timestamp, change: CountChange, _now: Timestamp) {
-        if !change.is_none() && at.window_end(tier.period) >= self.end {
+        let is_past = || tier.window(at).1 < self.end && tier.can_end_at(self.end);
+        if !change.is_none() && !is_past() {
             let (end, used) = self.open(tier, at);
             *self = Self { end, used: Hits(change.apply(used.0)) };
         }

@@ -24,7 +24,8 @@ use crate::tier::Tier;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
-    /// At most `requests` in each epoch-aligned window of one period: the algorithm of envoyproxy/ratelimit.
+    /// At most `requests` in each epoch-aligned window of one period, the algorithm of envoyproxy/ratelimit, or in each
+    /// window of a calendar.
     #[default]
     FixedWindow,
     /// At most `requests` in any interval of one period.
@@ -71,8 +72,8 @@ impl Tier {
         }
     }
 
-    /// Returns what tells counters of one key apart: the bits of the period, which is at most 365 days, below the number of
-    /// the algorithm, below 16. A bucket of any pace has no period.
+    /// Returns what tells counters of one key apart: the bits of the period, which is at most 366 days, below the number of
+    /// the algorithm, below 4, and the bit of a calendar. A bucket of any pace has no period.
     pub(crate) const fn counter_bits(&self) -> u64 {
         let number = match self.algorithm {
             Algorithm::FixedWindow => 0,
@@ -80,7 +81,7 @@ impl Tier {
             Algorithm::TokenBucket(Bucket { refill: Refill::AnyPace, .. }) => return 3 << 55,
             Algorithm::TokenBucket(_) => 2,
         };
-        self.period.as_nanos() ^ (number << 55)
+        self.period.as_nanos() ^ (number << 55) ^ ((self.calendar.is_some() as u64) << 57)
     }
 }
 

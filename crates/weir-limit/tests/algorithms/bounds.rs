@@ -135,7 +135,7 @@ proptest! {
         overload in 2..10_u64,
         offset in 0.0..1.0_f64,
     ) {
-        let mut tier = Tier { requests, period: Period::from_nanos(period), algorithm };
+        let mut tier = Tier::new(requests, Period::from_nanos(period), algorithm);
         if let Algorithm::TokenBucket(bucket) = &mut tier.algorithm {
             // excludes the cases that admit less by definition: steps that do not fit into the bucket, and callers that
             // keep trying a strict bucket

@@ -107,7 +107,7 @@ proptest! {
         shares in vec(0.01..0.99_f64, 20..60),
     ) {
         let bucket = Bucket { burst, refill, strict: true };
-        let tier = Tier { requests: 1, period: Period::from_secs(10), algorithm: Algorithm::TokenBucket(bucket) };
+        let tier = Tier::new(1, Period::from_secs(10), Algorithm::TokenBucket(bucket));
         let mut rule = Rule::new(vec![tier.clone()], START);
         prop_assert!(!rule.take(burst.into(), START).over);
         let mut now = START;
@@ -129,7 +129,7 @@ fn the_largest_limits_and_hits_are_exact() {
     ] {
         for period in [Period::from_millis(100), Period::from_secs(365 * 86_400)] {
             let all = u64::from(u32::MAX);
-            let mut rule = Rule::new(vec![Tier { requests: u32::MAX, period, algorithm }], START);
+            let mut rule = Rule::new(vec![Tier::new(u32::MAX, period, algorithm)], START);
             assert_eq!(rule.take(all - 1, START).remaining, 1, "{algorithm:?}");
             assert!(rule.take(2, START).over);
             assert!(!rule.take(1, START).over);

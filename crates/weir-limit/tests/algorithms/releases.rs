@@ -1,7 +1,7 @@
 //! Tests hits that are reserved in a sliding window and given back unused, with other hits between them.
 
 use proptest::{collection::vec, prelude::*};
-use weir_limit::{Algorithm, Hits, Period, Tier, Timestamp, algorithm::CounterState};
+use weir_limit::{Hits, Period, Tier, Timestamp, algorithm::CounterState};
 
 use crate::support::START;
 
@@ -43,7 +43,7 @@ proptest! {
     #[test]
     fn every_reserved_hit_is_found_again(steps in steps()) {
         let period = Period::from_nanos(PERIOD);
-        let tier = Tier { requests: 1_000, period, algorithm: Algorithm::SlidingWindow };
+        let tier = Tier::sliding_window(1_000, period);
         let mut now = START;
         let mut window = CounterState::unused(&tier, now);
         // the instant as of which hits count, how many, and whether they may be given back

@@ -26,11 +26,8 @@ pub(crate) fn algorithm() -> impl Strategy<Value = Algorithm> {
 }
 
 pub(crate) fn tier() -> impl Strategy<Value = Tier> {
-    (1..20_u32, select(&PERIODS[..]), algorithm()).prop_map(|(requests, period, algorithm)| Tier {
-        requests,
-        period: Period::from_nanos(period),
-        algorithm,
-    })
+    (1..20_u32, select(&PERIODS[..]), algorithm())
+        .prop_map(|(requests, period, algorithm)| Tier::new(requests, Period::from_nanos(period), algorithm))
 }
 
 /// A request for `hits`, `later` periods after the previous one. Most follow each other closely.

@@ -55,9 +55,7 @@ fn tiers() -> impl Strategy<Value = SharedTiers> {
         Just(Algorithm::SlidingWindow),
         Just(Algorithm::TokenBucket(bucket))
     ];
-    algorithm.prop_map(|algorithm| {
-        [Tier { requests: 12, period: Period::from_millis(100), algorithm }].into_iter().collect()
-    })
+    algorithm.prop_map(|algorithm| [Tier::new(12, Period::from_millis(100), algorithm)].into_iter().collect())
 }
 
 fn ranks() -> impl Strategy<Value = part::InstanceRank> {
@@ -228,7 +226,7 @@ proptest! {
 /// The hits of a reply go to the first ones, and a heavy one blocks those behind it.
 #[test]
 fn waiters_are_served_in_order() {
-    let tier = Tier { requests: 12, period: Period::from_secs(1), algorithm: Algorithm::FixedWindow };
+    let tier = Tier::fixed_window(12, Period::from_secs(1));
     let mut world = World::new([tier].into_iter().collect(), part::InstanceRank::ALONE);
     for hits in [1, 1, 9, 1] {
         world.act(&Event::Enter(hits, 60_000));

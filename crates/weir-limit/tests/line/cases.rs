@@ -54,10 +54,8 @@ fn algorithm(requests: u32) -> impl Strategy<Value = Algorithm> {
 }
 
 fn tier(requests: u32, moments: u64) -> impl Strategy<Value = Tier> {
-    (algorithm(requests), 0..2_u64).prop_map(move |(algorithm, odd)| Tier {
-        requests,
-        period: Period::from_nanos(moments * MOMENT + odd),
-        algorithm,
+    (algorithm(requests), 0..2_u64).prop_map(move |(algorithm, odd)| {
+        Tier::new(requests, Period::from_nanos(moments * MOMENT + odd), algorithm)
     })
 }
 

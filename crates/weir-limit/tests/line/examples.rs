@@ -8,12 +8,12 @@ use weir_limit::{
 use super::world::{GRACE, Limited, put_back};
 
 fn window(requests: u32) -> Tier {
-    Tier { requests, period: Period::from_secs(1), algorithm: Algorithm::FixedWindow }
+    Tier::fixed_window(requests, Period::from_secs(1))
 }
 
 fn bucket(requests: u32, burst: u32) -> Tier {
     let bucket = Bucket { burst, refill: Refill::Continuous, strict: false };
-    Tier { requests, period: Period::from_secs(1), algorithm: Algorithm::TokenBucket(bucket) }
+    Tier::new(requests, Period::from_secs(1), Algorithm::TokenBucket(bucket))
 }
 
 fn kinds(requests: u32) -> [Tier; 3] {

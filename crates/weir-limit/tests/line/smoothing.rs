@@ -1,8 +1,7 @@
 //! What smooth windows promise, on a clock of the test: even admissions, and a limit that is used up.
 
 use weir_limit::{
-    Algorithm, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp, algorithm::CounterState, decide,
-    line::Entered,
+    Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp, algorithm::CounterState, decide, line::Entered,
 };
 
 use super::world::Limited;
@@ -15,7 +14,7 @@ const SECOND: u64 = 1_000_000_000;
 /// Returns the tiers of a smooth limit of `requests` per second, with the default burst of the rule language.
 fn tiers(requests: u32) -> [Tier; 2] {
     let burst = requests.div_ceil(100).max(5).min(requests);
-    let window = Tier { requests, period: Period::from_secs(1), algorithm: Algorithm::FixedWindow };
+    let window = Tier::fixed_window(requests, Period::from_secs(1));
     [window.clone(), window.pace(burst)]
 }
 

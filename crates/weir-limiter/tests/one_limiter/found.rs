@@ -8,7 +8,7 @@ use crate::{
 };
 
 fn tier(requests: u32, millis: u64, algorithm: Algorithm) -> Tier {
-    Tier { requests, period: Period::from_millis(millis), algorithm }
+    Tier::new(requests, Period::from_millis(millis), algorithm)
 }
 
 /// Requests for one counter under `tiers`, each after a wait in milliseconds.

@@ -1,15 +1,23 @@
 //! Random cases.
 
 use proptest::{collection::vec, option, prelude::*, sample::select};
-use weir_limit::{Algorithm, Bucket, Period, Refill, Tier};
+use weir_limit::{
+    Algorithm, Bucket, Calendar, CalendarUnit, CalendarWindows, Period, Refill, Tier, Timestamp,
+};
 
-use crate::case::{Ask, Case, Feature, KEYS, Limit, Step, VALUES};
+use crate::{
+    case::{Ask, Case, Feature, KEYS, Limit, Step, VALUES},
+    run::EPOCH,
+};
 
 /// Periods of windows, in milliseconds: also ones that are not twelve equal parts, and not units.
 const WINDOWS: [u64; 7] = [1_000, 2_000, 10_000, 60_000, 300_000, 3_600_000, 21_600_000];
 
 /// Periods of buckets, in milliseconds: powers of two, of which any number of tokens has an exact part.
 const BUCKETS: [u64; 4] = [1_024, 8_192, 65_536, 4_194_304];
+
+/// The edges of a calendar, in seconds after the start of a case. Windows of a day follow.
+const EDGES: [i64; 8] = [-7_200, -3_600, -100, 3, 40, 41, 900, 4_000];
 
 fn requests() -> impl Strategy<Value = u32> {
     prop_oneof![
@@ -22,21 +30,26 @@ fn requests() -> impl Strategy<Value = u32> {
 
 fn tier() -> impl Strategy<Value = Tier> {
     let window = |algorithm: Algorithm| {
-        (requests(), select(&WINDOWS[..])).prop_map(move |(requests, millis)| Tier {
-            requests,
-            period: Period::from_millis(millis),
-            algorithm,
-        })
+        (requests(), select(&WINDOWS[..]))
+            .prop_map(move |(requests, millis)| Tier::new(requests, Period::from_millis(millis), algorithm))
     };
     let refill = prop_oneof![3 => Just(Refill::Continuous), 1 => Just(Refill::Step)];
     let bucket = (requests(), requests(), refill, proptest::bool::weighted(0.3), select(&BUCKETS[..]));
-    let bucket = bucket.prop_map(|(requests, burst, refill, strict, millis)| Tier {
-        requests: requests.max(1),
-        period: Period::from_millis(millis),
-        algorithm: Algorithm::TokenBucket(Bucket { burst: burst.max(1), refill, strict }),
+    let bucket = bucket.prop_map(|(requests, burst, refill, strict, millis)| {
+        Tier::new(
+            requests.max(1),
+            Period::from_millis(millis),
+            Algorithm::TokenBucket(Bucket { burst: burst.max(1), refill, strict }),
+        )
     });
+    let edges = EDGES
+        .map(|edge| Timestamp::from_secs((EPOCH.as_nanos() / 1_000_000_000).saturating_add_signed(edge)));
+    let calendar = Calendar::new(CalendarUnit::Day);
+    let windows = CalendarWindows::in_force(calendar, &edges, EPOCH).expect("enough edges");
+    let of_calendar = requests().prop_map(move |requests| Tier::of_calendar(requests, windows.clone()));
     prop_oneof![
         3 => window(Algorithm::FixedWindow),
+        1 => of_calendar,
         2 => window(Algorithm::SlidingWindow),
         2 => bucket,
     ]
@@ -48,8 +61,8 @@ fn limit() -> impl Strategy<Value = Limit> {
         let mut limit = Limit { tiers, reference: false, meters };
         limit.drop_repeated();
         limit.meters &= !limit.has_strict_bucket();
-        limit.reference =
-            reference && matches!(limit.tiers[..], [Tier { algorithm: Algorithm::FixedWindow, .. }]);
+        limit.reference = reference
+            && matches!(limit.tiers[..], [Tier { algorithm: Algorithm::FixedWindow, calendar: None, .. }]);
         limit
     })
 }
@@ -65,11 +78,7 @@ fn ask() -> impl Strategy<Value = Ask> {
     // as Envoy sends it, or of any kind
     let per_unit =
         (requests(), select(vec![1_000, 60_000, 3_600_000])).prop_map(|(requests, millis)| Limit {
-            tiers: vec![Tier {
-                requests,
-                period: Period::from_millis(millis),
-                algorithm: Algorithm::FixedWindow,
-            }],
+            tiers: vec![Tier::fixed_window(requests, Period::from_millis(millis))],
             reference: true,
             meters: false,
         });

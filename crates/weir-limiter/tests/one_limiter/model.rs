@@ -2,7 +2,7 @@
 //!
 //! It remembers the hits of each counter and their times, as the documentation promises:
 //!
-//! - A fixed window counts the hits since the last multiple of its period.
+//! - A fixed window counts the hits since the last multiple of its period, or the last edge of its calendar.
 //! - A sliding window remembers groups of hits: a hit joins the newest group if less than a twelfth of the period has
 //!   passed since that group's first hit. A group counts until one period after its last hit.
 //! - A token bucket has exact fractions of tokens. Its docs promise nothing finer than what a limit of 2^k milliseconds
@@ -227,6 +227,7 @@ fn key(check: &Check, tier: &Tier) -> Key {
         Algorithm::SlidingWindow => 1,
         Algorithm::TokenBucket(_) => 2,
     };
+    let algorithm = algorithm + 4 * u8::from(tier.calendar.is_some());
     (check.name.clone(), check.limit.reference, algorithm, tier.period.as_nanos())
 }
 
@@ -247,7 +248,7 @@ impl Counter {
         match self {
             Self::Fixed { end, hits } => {
                 if *end <= now {
-                    (*end, *hits) = (now - now % period + period, 0);
+                    (*end, *hits) = (tier.window(Timestamp::from_nanos(now)).1.as_nanos(), 0);
                 }
             }
             Self::Sliding(groups) => groups.retain(|group| group.hits > 0 && now < group.last + period),

@@ -105,8 +105,7 @@ fn mixed() {
 /// its own.
 #[test]
 fn tiers_stay_used_up_when_others_join_them() {
-    let tier =
-        |requests, millis, algorithm| Tier { requests, period: Period::from_millis(millis), algorithm };
+    let tier = |requests, millis, algorithm| Tier::new(requests, Period::from_millis(millis), algorithm);
     let limit = |tiers: &[Tier]| Limit { tiers: tiers.to_vec(), reference: false, meters: false };
     let (minute, hour) =
         (tier(3, 60_000, Algorithm::FixedWindow), tier(5, 3_600_000, Algorithm::SlidingWindow));

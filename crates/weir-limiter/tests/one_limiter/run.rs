@@ -30,7 +30,7 @@ const SETTLES: Duration = Duration::from_millis(1_100);
 const RETURNS: Duration = Duration::from_secs(11);
 
 /// The time at which cases begin: shortly after the start of a window of every length.
-const EPOCH: Timestamp = Timestamp::from_millis(1_699_999_200_321);
+pub(crate) const EPOCH: Timestamp = Timestamp::from_millis(1_699_999_200_321);
 
 /// The time in nanoseconds for which instances that split limits have known each other: longer than any window, and
 /// than any bucket needs to fill.

@@ -69,7 +69,7 @@ impl MemcachedCommand {
     ) -> Self {
         let at = exchange.counted_at(at);
         let jitter = random % settings.jitter_seconds.max(1);
-        let seconds = target.tiers[0].period.as_secs_ceil().saturating_add(jitter);
+        let seconds = name::seconds_to_live(&target.tiers[0], at).saturating_add(jitter);
         let counter =
             MemcachedCounter { key: key_of(settings, &target, at), expiry: KeyExpiry::after(seconds, now) };
         Self { target, exchange, at, counter }

@@ -87,7 +87,7 @@ impl PreparedCommand {
                 key: keys.swap_remove(0),
                 // bounded, so that no caller can make a counter overflow
                 hits: i64::try_from(hits.min(script::MAX_HITS)).unwrap_or_default(),
-                ttl: target.tiers[0].period.as_secs_ceil() + jitter,
+                ttl: name::seconds_to_live(&target.tiers[0], at).saturating_add(jitter),
             }
         } else {
             let others = script::other_windows(&target, &exchange.reports, at);
@@ -144,10 +144,9 @@ fn increment(target: &Target, exchange: &Exchange, at: Timestamp) -> Option<u64>
     }
     let mut hits = exchange.tried();
     for report in &exchange.reports {
-        let period = target.tiers[0].period;
         let is_addition = report.unused.is_none()
             && report.change.is_addition()
-            && report.at.window_end(period) == at.window_end(period);
+            && target.tiers[0].is_one_window(at, report.at);
         let added = u64::try_from(report.change.hits).ok().filter(|_| is_addition)?;
         hits = hits.saturating_add(added);
     }

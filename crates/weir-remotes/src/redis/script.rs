@@ -8,7 +8,6 @@ use smallvec::SmallVec;
 use weir_limit::{Direction, OverLimitPolicy, Period, Refill, Tier, Timestamp};
 use weir_store::{
     encoding::{self, DecodeError},
-    name,
     remote::{Exchange, Reply, Report, Target, TierSet},
 };
 
@@ -73,7 +72,7 @@ pub(super) fn other_windows(
     }
     for report in reports {
         for (i, tier) in target.tiers.iter().enumerate() {
-            let is_same = |at: Timestamp| at.window_end(tier.period) == report.at.window_end(tier.period);
+            let is_same = |at: Timestamp| tier.is_one_window(at, report.at);
             let is_known = is_same(at) || others.iter().any(|(other, at)| *other == i && is_same(*at));
             if tier.has_windows() && !is_known && target.tiers.len() + others.len() < MAX_KEYS {
                 others.push((i, report.at));
@@ -141,9 +140,7 @@ fn pack_report(
     let windows = (0..target.tiers.len()).map(|i| (i, at)).chain(others.iter().copied());
     let windows = windows.enumerate().fold(0_u64, |windows, (bit, (i, at))| {
         let tier = &target.tiers[i];
-        let is_in_window =
-            !tier.has_windows() || report.at.window_end(tier.period) == at.window_end(tier.period);
-        windows | u64::from(is_in_window) << bit
+        windows | u64::from(tier.is_one_window(at, report.at)) << bit
     });
     let at = exact(micros(report.at));
     pack(packed, [at, if report.change.hits < 0 { -hits } else { hits }, count(report.change.floor)]);
@@ -161,7 +158,7 @@ fn pack_tier(tier: &Tier, at: Timestamp, packed: &mut Vec<u8>) {
     packed.push(tier.algorithm.kind().letter() as u8);
     // rounded up: a period must not become shorter
     let micros = |time: u64| exact(time.div_ceil(1_000));
-    let (start, end) = (name::window_start(tier, at), at.window_end(tier.period));
+    let (start, end) = tier.window(at);
     let times = [tier.period.as_nanos(), start.as_nanos(), end.as_nanos()].map(micros);
     pack(packed, [tier.requests.into(), times[0], times[1], times[2], bucket.burst.into()]);
     let steps = u8::from(bucket.refill == Refill::Step);

@@ -41,9 +41,8 @@ fn algorithm(burst: u32) -> impl Strategy<Value = Algorithm> {
 }
 
 pub(crate) fn tiers(most: u32) -> impl Strategy<Value = Vec<Tier>> {
-    let tier = (0..=most, select(&PERIODS[..]), algorithm(most)).prop_map(|(requests, period, algorithm)| {
-        Tier { requests, period: Period::from_nanos(period), algorithm }
-    });
+    let tier = (0..=most, select(&PERIODS[..]), algorithm(most))
+        .prop_map(|(requests, period, algorithm)| Tier::new(requests, Period::from_nanos(period), algorithm));
     // two tiers of one algorithm and period would share a counter
     vec(tier, 1..4).prop_map(|mut tiers| {
         let kind = |tier: &Tier| (std::mem::discriminant(&tier.algorithm), tier.period);
@@ -310,7 +309,7 @@ async fn no_interval_exceeds_the_limit_under_concurrent_calls() {
     let period = Period::from_millis(300);
     let bucket = Algorithm::TokenBucket(Bucket { burst: 20, refill: Refill::Continuous, strict: false });
     for (path, algorithm) in [("sliding_", Algorithm::SlidingWindow), ("bucket_", bucket)] {
-        let target = target(path, OverLimitPolicy::Ignore, vec![Tier { requests: 20, period, algorithm }]);
+        let target = target(path, OverLimitPolicy::Ignore, vec![Tier::new(20, period, algorithm)]);
         let senders = (0..4).map(|_| {
             let (settings, target) = (settings(address(server.port())), Arc::clone(&target));
             tokio::spawn(async move {

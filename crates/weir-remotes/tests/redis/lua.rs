@@ -19,7 +19,7 @@ use crate::{
 fn members_of_the_longest_pool_are_kept() {
     for store in [RedisWithClock::new(), RedisWithClock::in_lua_5_4()] {
         let period = Period::from_secs(365 * 86_400);
-        let target = store.target(&[Tier { requests: 9, period, algorithm: Algorithm::FixedWindow }]);
+        let target = store.target(&[Tier::fixed_window(9, period)]);
         let cycle = store.clock.now().as_nanos() / period.as_nanos();
         for _ in 0..2 {
             let member = PoolMember { name: "A".into(), is_named: false };

@@ -7,6 +7,7 @@ mod ops;
 mod algorithms;
 mod auto;
 mod board;
+mod calendars;
 mod connecting;
 mod faults;
 mod fleet;

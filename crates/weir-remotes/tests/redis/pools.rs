@@ -9,7 +9,7 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 use weir_coordinate::simulated::SimulatedPools;
-use weir_limit::{Algorithm, OverLimitPolicy, Period, Tier, Timestamp, share::Terms};
+use weir_limit::{OverLimitPolicy, Period, Tier, Timestamp, share::Terms};
 use weir_remotes::redis::RedisRemote;
 use weir_store::{
     clock::Clock as _,
@@ -102,7 +102,7 @@ fn compare_with_the_simulated_store(redis: &RedisWithClock, cases: u32) {
         let period = Period::from_millis(CYCLE);
         // whatever cases were before it: a case that fails does so again when it is made smaller
         redis.clock.set(redis.clock.now().window_end(period).after(Period::from_millis(begun)));
-        let target = redis.target(&[Tier { requests: 9, period, algorithm: Algorithm::FixedWindow }]);
+        let target = redis.target(&[Tier::fixed_window(9, period)]);
         let mut model = SimulatedPools::default();
         for Step { later, ahead, op: action } in steps {
             redis.clock.set(redis.clock.now().after(Period::from_millis(later)));
@@ -151,7 +151,7 @@ async fn all_keys_are_in_one_slot_and_none_is_left_when_the_members_are_forgotte
     settings.keys.jitter_seconds = 1;
     let remote = connected(settings).await;
     let period = Period::from_millis(CYCLE);
-    let tier = Tier { requests: 9, period, algorithm: Algorithm::FixedWindow };
+    let tier = Tier::fixed_window(9, period);
     let pool = target("d|service=kyc|client", OverLimitPolicy::Ignore, vec![tier]);
     let begun = std::time::Instant::now();
     send(&remote, &pool, exchange(&["A"])).await;
@@ -176,7 +176,7 @@ async fn all_keys_are_in_one_slot_and_none_is_left_when_the_members_are_forgotte
 fn a_late_report_is_demand_of_the_cycle_before() {
     let redis = RedisWithClock::new();
     let period = Period::from_secs(10);
-    let pool = redis.target(&[Tier { requests: 9, period, algorithm: Algorithm::FixedWindow }]);
+    let pool = redis.target(&[Tier::fixed_window(9, period)]);
     let cycle = redis.clock.now().as_nanos() / period.as_nanos() + 1;
     let start = Timestamp::from_nanos(cycle * period.as_nanos());
     let call = |at: u64, cycle, op| {

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use weir_coordinate::{Coordinated, CoordinationSettings};
 use weir_limit::{
-    Algorithm, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OnStoreFailure,
-    OverLimitPolicy, Period, Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Tier, Values,
-    share::Sharing,
+    Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OnStoreFailure, OverLimitPolicy,
+    Period, Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Tier, Values, share::Sharing,
 };
 use weir_remotes::redis::{RedisRemote, Topology};
 use weir_store::{
@@ -30,7 +29,7 @@ struct Instance {
 
 impl Instance {
     fn new(cluster: &Cluster, number: usize, mode: Coordination) -> Self {
-        let tier = Tier { requests: CAPACITY, period: CYCLE, algorithm: Algorithm::FixedWindow };
+        let tier = Tier::fixed_window(CAPACITY, CYCLE);
         let limit = Limit::Tiers { tiers: [tier].into(), over_limit_policy: OverLimitPolicy::Ignore };
         let rule = Rule {
             sharing: Some(Arc::new(Sharing::default())),

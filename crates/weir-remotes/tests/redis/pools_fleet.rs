@@ -11,9 +11,8 @@ use tokio::{
 };
 use weir_coordinate::{Coordinated, CoordinationSettings};
 use weir_limit::{
-    Algorithm, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OnStoreFailure,
-    OverLimitPolicy, Period, Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Tier, Timestamp,
-    Values,
+    Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OnStoreFailure, OverLimitPolicy,
+    Period, Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
     share::{Borrow, Sharing},
 };
 use weir_remotes::redis::RedisRemote;
@@ -48,7 +47,7 @@ struct Outcome {
 
 impl Instance {
     fn new(server: &Server, number: usize, on_store_failure: OnStoreFailure) -> Arc<Self> {
-        let tier = Tier { requests: CAPACITY, period: CYCLE, algorithm: Algorithm::FixedWindow };
+        let tier = Tier::fixed_window(CAPACITY, CYCLE);
         let limit = Limit::Tiers { tiers: [tier].into(), over_limit_policy: OverLimitPolicy::Ignore };
         let rule = Rule {
             sharing: Some(Arc::new(Sharing { borrow: Borrow::MaxMin, ..Sharing::default() })),

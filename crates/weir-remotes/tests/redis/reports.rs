@@ -283,7 +283,7 @@ fn compare_with_rust(redis: &RedisWithClock, cases: u32) -> (u32, u32) {
 fn hits_that_are_given_back_at_once_leave_no_counter() {
     let redis = RedisWithClock::new();
     redis.clock.set(START);
-    let tiers = [Tier { requests: 0, period: Period::from_millis(120), algorithm: Algorithm::SlidingWindow }];
+    let tiers = [Tier::sliding_window(0, Period::from_millis(120))];
     let change = |hits: Vec<i64>, unused| Change { ago: 0, hits, unused, rejected: None };
     let changes = vec![change(vec![1], None), change(Vec::new(), Some((1, 0)))];
     let action = Action::Exchange { changes, runs: Vec::new(), all_or_none: false, hold: None };

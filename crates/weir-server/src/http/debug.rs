@@ -168,9 +168,9 @@ fn rule_line(compiled: &CompiledRule) -> String {
 }
 
 fn tier(tier: &Tier) -> String {
-    let limit = match tier.unit() {
+    let limit = match tier.unit().filter(|_| tier.calendar.is_none()) {
         Some(unit) => format!("unit={unit} requests_per_unit={}", tier.requests),
-        None => format!("unit=UNKNOWN requests_per_unit={} per={}", tier.requests, tier.refill_period()),
+        None => format!("unit=UNKNOWN requests_per_unit={} per={}", tier.requests, tier.per()),
     };
     let mut line = limit;
     let kind = tier.algorithm.kind();

@@ -193,7 +193,7 @@ mod tests {
     const CHECKS: usize = 100;
 
     fn rules(algorithm: Algorithm, requests: u32) -> RuleSet {
-        let tier = Tier { requests, period: Period::from_secs(60), algorithm };
+        let tier = Tier::new(requests, Period::from_secs(60), algorithm);
         let limit =
             Limit::Tiers { tiers: [tier].into_iter().collect(), over_limit_policy: OverLimitPolicy::Ignore };
         let node = RuleNode { rule: Some(Rule::new(limit)), ..RuleNode::new("k", Values::Any) };

@@ -21,9 +21,7 @@ use tokio::{
 
 use super::{StoreClient, beat_until_left, breaker::OPENS};
 use crate::{CoordinationSettings, simulated::SimulatedClock};
-use weir_limit::{
-    Algorithm, Coordination, OverLimitPolicy, Period, Tier, Timestamp, algorithm::CounterState,
-};
+use weir_limit::{Coordination, OverLimitPolicy, Period, Tier, Timestamp, algorithm::CounterState};
 use weir_store::{
     clock::Clock as _,
     remote::{
@@ -178,7 +176,7 @@ impl Remote for Script {
 }
 
 fn target(node: u64) -> Arc<Target> {
-    let tier = Tier { requests: 10, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
+    let tier = Tier::fixed_window(10, Period::from_secs(60));
     Arc::new(Target {
         path: format!("{node}|k").into(),
         tiers: [tier].into(),

@@ -4,7 +4,7 @@ use proptest::{collection::vec, prelude::*};
 
 use super::*;
 use crate::counter::Generation;
-use weir_limit::{Algorithm, Direction, Entry, Hits, KeyHasher, OverLimitPolicy, Period, Tier};
+use weir_limit::{Direction, Entry, Hits, KeyHasher, OverLimitPolicy, Period, Tier};
 use weir_store::remote::Target;
 
 const MAX: usize = 4_000;
@@ -14,7 +14,7 @@ const MAX: usize = 4_000;
 fn counters_in_use_survive_a_flood_of_new_keys() {
     let (shards, hasher) = (Shards::new(MAX, usize::MAX), KeyHasher::random());
     let key = |i: usize| hasher.key("d", &[Entry { key: "k", value: &i.to_string() }], |_| None);
-    let tier = Tier { requests: 5, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
+    let tier = Tier::fixed_window(5, Period::from_secs(60));
     let target = Arc::new(Target {
         path: "d_k_".into(),
         tiers: [tier].into(),
@@ -49,7 +49,7 @@ fn counters_in_use_survive_a_flood_of_new_keys() {
 fn the_bytes_of_names_are_bounded() {
     const LONG: usize = 8_000;
     let (shards, hasher) = (Shards::new(100_000, 100 * LONG), KeyHasher::random());
-    let tier = Tier { requests: 5, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
+    let tier = Tier::fixed_window(5, Period::from_secs(60));
     let start = Timestamp::from_secs(1_000);
     let insert = |i: usize, length: usize, pending: u64| {
         let key = hasher.key("d", &[Entry { key: "k", value: &i.to_string() }], |_| None);
@@ -139,7 +139,7 @@ fn steps() -> impl Strategy<Value = Vec<DecisionStep>> {
 }
 
 fn target(bytes: usize) -> Arc<Target> {
-    let tier = Tier { requests: 5, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
+    let tier = Tier::fixed_window(5, Period::from_secs(60));
     let path = "x".repeat(bytes).into();
     Arc::new(Target { path, tiers: [tier].into(), over_limit_policy: OverLimitPolicy::Ignore })
 }

@@ -122,7 +122,7 @@ fn tier((_, requests, algorithm): (&str, u32, u8), raised: u32) -> Tier {
     };
     // a bucket gets one token a day
     let requests = if matches!(algorithm, Algorithm::TokenBucket(_)) { 1 } else { requests * raised };
-    Tier { requests, period: DAY, algorithm }
+    Tier::new(requests, DAY, algorithm)
 }
 
 fn policy((_, _, algorithm): (&str, u32, u8)) -> OverLimitPolicy {
@@ -137,9 +137,9 @@ fn rules(raised: u32, hasher: KeyHasher) -> RuleSet {
     let mut nodes: Vec<RuleNode> =
         RULES.iter().map(|rule| node(rule.0, tier(*rule, raised), policy(*rule))).collect();
     // keys that are never asked twice, and a client that keeps trying
-    let second = Tier { requests: 5, period: Period::from_secs(1), algorithm: Algorithm::FixedWindow };
+    let second = Tier::fixed_window(5, Period::from_secs(1));
     nodes.push(node("short", second, OverLimitPolicy::Ignore));
-    let over = Tier { requests: 5, period: DAY, algorithm: Algorithm::FixedWindow };
+    let over = Tier::fixed_window(5, DAY);
     nodes.push(node("over", over, OverLimitPolicy::Count));
     RuleSet::new(&[Domain::new("d", nodes)], hasher)
 }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use weir_coordinate::{Coordinated, CoordinationSettings};
 use weir_limit::{
-    Algorithm, Coordination, Decision, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OnStoreFailure,
+    Coordination, Decision, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OnStoreFailure,
     OverLimitPolicy, Period, Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Tier, Timestamp,
     Values,
 };
@@ -30,7 +30,7 @@ pub(crate) fn settings(servers: &[&Server]) -> MemcachedSettings {
 
 /// Returns a fixed window.
 pub(crate) fn window(requests: u32, seconds: u64) -> Tier {
-    Tier { requests, period: Period::from_secs(seconds), algorithm: Algorithm::FixedWindow }
+    Tier::fixed_window(requests, Period::from_secs(seconds))
 }
 
 /// A clock that the test sets.

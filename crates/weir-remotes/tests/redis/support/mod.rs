@@ -70,7 +70,7 @@ pub(crate) fn target(path: &str, over_limit_policy: OverLimitPolicy, tiers: Vec<
 }
 
 pub(crate) fn tier(requests: u32, seconds: u64, algorithm: Algorithm) -> Tier {
-    Tier { requests, period: Period::from_secs(seconds), algorithm }
+    Tier::new(requests, Period::from_secs(seconds), algorithm)
 }
 
 /// Sends one command and returns its reply.

@@ -35,6 +35,9 @@ use crate::{
 /// How often the other instances are told of this one, in seconds.
 const REPORT: u64 = 2;
 
+/// How often calendars are compared with those of the other instances, in seconds.
+const COMPARE: u64 = 600;
+
 /// The large answers that are made at a time: others wait, since decisions come first.
 const TURNS: usize = 2;
 
@@ -101,8 +104,12 @@ impl<S: Store> AdminApi<S> {
             if api.context.health.reasons().contains(&Reason::Stopping) {
                 return api.hub.close();
             }
+            let is_shared = api.context.limiter.store().shared_counts().store.is_some();
+            if is_shared && tick % COMPARE == 10 {
+                fleet::compare_calendars(&api).await;
+            }
             let topics = api.hub.asked();
-            let reports = tick % REPORT == 0 && api.context.limiter.store().shared_counts().store.is_some();
+            let reports = tick % REPORT == 0 && is_shared;
             if tick % LOOK != 0 && topics.is_empty() && !reports {
                 continue;
             }

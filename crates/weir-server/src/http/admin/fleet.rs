@@ -16,6 +16,7 @@ use weir_store::{Store, board::BoardPost};
 use super::{
     answer::{count, hex},
     api::AdminApi,
+    calendars::ReportedCalendar,
     hot::{self, MINUTE},
     instance,
     problem::Problem,
@@ -36,6 +37,8 @@ struct InstanceReport {
     instance: Value,
     hits: Vec<ReportedCounter>,
     rejected: Vec<ReportedCounter>,
+    #[serde(default)]
+    calendars: Vec<ReportedCalendar>,
 }
 
 /// A hot counter of one instance.
@@ -72,6 +75,7 @@ pub(super) fn report<S: Store>(api: &AdminApi<S>) {
         instance: instance::in_short(api, false),
         hits: list(By::Hits),
         rejected: list(By::Rejections),
+        calendars: calendars(api),
     };
     while let Ok(text) = serde_json::to_vec(&report) {
         if text.len() <= BoardPost::MAX_SUMMARY {
@@ -80,6 +84,36 @@ pub(super) fn report<S: Store>(api: &AdminApi<S>) {
         // what does not fit is left out
         if report.hits.pop().is_none() & report.rejected.pop().is_none() {
             return;
+        }
+    }
+}
+
+fn calendars<S: Store>(api: &AdminApi<S>) -> Vec<ReportedCalendar> {
+    api.context.limiter.rules(ReportedCalendar::of_rules).unwrap_or_default()
+}
+
+/// Logs calendars for which another instance has other edges.
+pub(super) async fn compare_calendars<S: Store>(api: &AdminApi<S>) {
+    let own = calendars(api);
+    if own.is_empty() {
+        return;
+    }
+    let Ok(Some(fleet)) = KnownFleet::read(api).await else { return };
+    for (instance, report) in fleet.0.iter().filter(|(name, _)| *name != api.facts.instance) {
+        let pairs = report.calendars.iter().flat_map(|other| own.iter().map(move |own| (own, other)));
+        for (own, other) in pairs.filter(|(own, other)| own.differs_from(other)) {
+            tracing::warn!(
+                %instance,
+                this = %api.facts.instance,
+                calendar = %own.calendar,
+                rule = %own.rule,
+                next = own.edges[0],
+                next_there = other.edges[0],
+                later = own.edges[1],
+                later_there = other.edges[1],
+                "another instance ends windows of a calendar at another time, so they do not share its counts: their \
+                 databases of time zones differ"
+            );
         }
     }
 }

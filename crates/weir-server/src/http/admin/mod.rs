@@ -5,7 +5,7 @@
 //!   `Host` and `Origin`, `tokens.rs` the file of tokens, `cookie.rs` and `login.rs` browsers, `wrong_tokens.rs` the bound
 //!   on guesses.
 //! - `api.rs`: what the operations share. Each operation has a file of its name; `log_line.rs` reads lines for `why.rs`.
-//! - `traffic.rs`: rates. `audit.rs`: changes.
+//! - `traffic.rs`: rates. `audit.rs`: changes. `calendars.rs`: calendars, which instances compare.
 //! - `query.rs`, `answer.rs`, `time.rs`, `problem.rs`: what goes in, and what comes out.
 //! - `console.rs`: the files of `console/`.
 
@@ -13,6 +13,7 @@ pub(super) mod answer;
 mod api;
 mod attention;
 mod audit;
+mod calendars;
 mod console;
 mod cookie;
 pub(super) mod counters;

@@ -136,7 +136,8 @@ fn write(verdict: &Verdict<'_>, replies: &mut CommandReplies) {
     match limit.tier.map(|tier| (tier.unit(), tier)) {
         Some((Some(unit), _)) => replies.bulk(unit.name()),
         // a period that is no unit
-        Some((None, tier)) => replies.bulk(tier.period.to_string()),
+        Some((None, tier)) if tier.calendar.is_none() => replies.bulk(tier.period.to_string()),
+        Some((None, tier)) => replies.bulk(tier.per()),
         None => replies.bulk("unknown"),
     }
     replies.bulk("duration_until_reset");
