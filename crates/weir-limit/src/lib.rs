@@ -2,7 +2,7 @@
 //!
 //! | to | see |
 //! | --- | --- |
-//! | write a rule | [`Domain`], [`Rule`], [`Limit`], [`Tier`], [`Pattern`] |
+//! | write a rule | [`Domain`], [`Rule`], [`Limit`], [`Tier`], [`Pattern`], [`ValueTable`] |
 //! | find the rules of a request | [`RuleSet`], [`Request`], [`Descriptor`], [`Matched`], [`Explanation`] |
 //! | count, and decide | [`algorithm`], [`decide`], [`Decision`], [`Verdict`] |
 //! | let callers wait in turn | [`line`](mod@line) |
@@ -39,6 +39,7 @@ mod runtime_limit;
 pub mod share;
 mod shared_counts;
 mod siphash;
+mod table;
 mod tally;
 mod tier;
 mod units;
@@ -64,6 +65,7 @@ pub use reserve::{CostEstimate, Reserve, ReserveAmount};
 pub use rule::{Domain, GiveBack, Limit, Metadata, Origin, Rule, RuleNode, Scope};
 pub use runtime_limit::{RuntimeLimit, RuntimeLimitError};
 pub use shared_counts::{Capabilities, SharedCounts, SharedStore};
+pub use table::{TableBytes, TableMemory, TableRow, TableRows, TableValues, ValueTable};
 pub use tally::Tally;
 pub use tier::{OverLimitPolicy, SharedTiers, Tier, Tiers, capacity};
 pub use units::{Hits, NANOS_PER_SECOND, Period, Timestamp, Unit};

@@ -9,4 +9,5 @@ mod matching;
 mod messages;
 mod misplaced;
 mod shares;
+mod tables;
 mod tiers;
