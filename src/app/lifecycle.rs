@@ -68,7 +68,7 @@ impl App {
             let source = XdsSource::start(xds).map_err(AppError::Defaults)?;
             return Self::bind_with_source(settings, clock, source).await;
         }
-        let source = DirectorySource::new(&settings.rules.dir, settings.rules.files);
+        let source = DirectorySource::new(&settings.rules.dir, settings.rules.files.clone());
         Self::bind_with_source(settings, clock, source).await
     }
 

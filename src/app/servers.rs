@@ -180,13 +180,13 @@ impl ListeningServers {
 }
 
 fn facts(settings: &Settings, bounds: RequestBounds) -> ProcessFacts {
-    let (path, options) = (settings.rules.dir.clone(), settings.rules.files);
+    let (path, options) = (settings.rules.dir.clone(), settings.rules.files.clone());
     let read = move || texts(&path, &options, MAX_TEXTS).map_err(|error| error.to_string());
     let files = settings.rules.xds.is_none().then(|| ShownFiles(Arc::new(read)));
     ProcessFacts {
         instance: settings.coordination.instance.clone(),
         bounds,
-        options: settings.rules.files,
+        options: settings.rules.files.clone(),
         files,
     }
 }

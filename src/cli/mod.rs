@@ -187,6 +187,9 @@ struct Files {
     /// Ignore files and directories whose name begins with a dot [env: RUNTIME_IGNOREDOTFILES]
     #[arg(long)]
     ignore_dotfiles: bool,
+    /// Directory of tables besides that of the rules [env: WEIR_TABLES_DIR]
+    #[arg(long, value_name = "DIR")]
+    tables: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -399,10 +402,10 @@ impl Files {
         };
         Ok(match &*path {
             path if path.as_os_str() == "-" => {
-                (stdin.to_owned(), weir_config::load_input(stdin, io::stdin().lock()))
+                (stdin.to_owned(), weir_config::load_input(stdin, io::stdin().lock(), &options))
             }
             path if path.exists() && !path.is_dir() => {
-                (path.display().to_string(), weir_config::load_file(path))
+                (path.display().to_string(), weir_config::load_file(path, &options))
             }
             path => (path.display().to_string(), weir_config::load(path, &options)),
         })
@@ -413,6 +416,10 @@ impl Files {
         Ok(weir_config::Options {
             merge_domains: self.merge_domains || variables.merge_domains,
             ignore_dotfiles: self.ignore_dotfiles || variables.ignore_dotfiles,
+            tables: weir_config::TableOptions {
+                dir: self.tables.clone().or(variables.tables.dir),
+                ..variables.tables
+            },
         })
     }
 }

@@ -148,7 +148,9 @@ fn write_step(number: usize, step: &Step<'_>, out: &mut impl Write) -> io::Resul
             }
             None => {
                 write_more(&mut patterns, out)?;
-                write_line!(out, "     {candidate}: not declared")?;
+                let is_table = matches!(attempt.candidate, Candidate::Table(..));
+                let why = if is_table { "it is not there" } else { "not declared" };
+                write_line!(out, "     {candidate}: {why}")?;
             }
         }
     }

@@ -4,6 +4,7 @@ use std::{
     net::IpAddr,
     num::NonZero,
     path::{Path, PathBuf},
+    sync::Arc,
     thread::available_parallelism,
     time::Duration,
 };
@@ -18,7 +19,7 @@ use weir_export::{
     statsd::{Dialect, Protocol, StatsdSettings},
     trace::{TraceSettings, random_instance_id},
 };
-use weir_limit::{Modes, Scope, SharedCounts};
+use weir_limit::{Modes, Scope, SharedCounts, TableMemory};
 use weir_limiter::ReportedRejections;
 use weir_net::{dns::DnsSettings, tls::ServerTls};
 use weir_observe::{hot_keys::HotKeyValues, text::shortened};
@@ -314,6 +315,12 @@ fn read_file_options(read: &mut SettingReader<'_>) -> weir_config::Options {
     weir_config::Options {
         merge_domains: read.bool("MERGE_DOMAIN_CONFIG"),
         ignore_dotfiles: read.bool("RUNTIME_IGNOREDOTFILES"),
+        tables: weir_config::TableOptions {
+            dir: read.given("WEIR_TABLES_DIR").map(|given| given.value.into()),
+            memory: Arc::new(TableMemory::new(
+                read.parsed("WEIR_MAX_TABLE_BYTES", parse::bytes_from(1 << 20, "256MiB")),
+            )),
+        },
     }
 }
 

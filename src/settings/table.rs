@@ -43,6 +43,10 @@ const FIRST: &[(&str, &[Setting])] = &[
         hidden("RUNTIME_SUBDIRECTORY", ""),
         hidden("RUNTIME_APPDIRECTORY", "config"),
         switch("RUNTIME_IGNOREDOTFILES"),
+        hidden("WEIR_TABLES_DIR", "")
+            .means("directory of [tables](rules.md#tables) besides that of the rules, watched for changes"),
+        shown("WEIR_MAX_TABLE_BYTES", "256MiB")
+            .means("most bytes of all tables, those that are being loaded included, at least 1MiB"),
         shown("RUNTIME_WATCH_ROOT", "true").means("no effect, since weir always watches it"),
         switch("MERGE_DOMAIN_CONFIG"),
         shown("WEIR_TZDIR", "built in")

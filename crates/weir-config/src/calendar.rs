@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use jiff::{Span, civil::Date, tz::TimeZone};
-use weir_limit::{AlgorithmKind, Calendar, CalendarUnit, CalendarWindows, Limit, RuleNode, Tier, Timestamp};
+use weir_limit::{
+    AlgorithmKind, Calendar, CalendarUnit, CalendarWindows, Limit, Rule, RuleNode, Tier, Timestamp,
+};
 use weir_observe::spelling;
 
 use super::{error::ConfigReport, fields::Fields, scalar::brief, schedule, yaml::YamlPosition, zone};
@@ -127,14 +129,18 @@ fn without_calendar(key: &str) -> String {
 pub(super) fn fill_in_nodes(nodes: &mut [RuleNode], timezone: &TimeZone) {
     for node in nodes {
         if let Some(rule) = &mut node.rule {
-            rule.change_variants(&|rule| {
-                fill_in(&mut rule.limit, Some(timezone));
-                rule.shadow.iter_mut().for_each(|shadow| fill_in(shadow, Some(timezone)));
-            });
-            schedule::fill_zone(rule, timezone);
+            fill_in_rule(rule, timezone);
         }
         fill_in_nodes(&mut node.children, timezone);
     }
+}
+
+pub(super) fn fill_in_rule(rule: &mut Rule, timezone: &TimeZone) {
+    rule.change_variants(&|rule| {
+        fill_in(&mut rule.limit, Some(timezone));
+        rule.shadow.iter_mut().for_each(|shadow| fill_in(shadow, Some(timezone)));
+    });
+    schedule::fill_zone(rule, timezone);
 }
 
 fn fill_in(limit: &mut Limit, timezone: Option<&TimeZone>) {

@@ -2,6 +2,8 @@
 
 use std::{collections::HashSet, sync::Arc};
 
+use jiff::tz::TimeZone;
+
 use super::{
     calendar,
     checks::{duplicates, foreign},
@@ -10,6 +12,7 @@ use super::{
     keys::KeyLevel,
     metadata, rate_limit,
     scalar::{Meaning, Scalar, brief},
+    tables::{self, TableRef, TableRefs, plans},
     yaml::{Value, YamlNode, YamlPosition},
     zone,
 };
@@ -26,6 +29,8 @@ const MAX_STARS: usize = 100;
 pub(super) struct Declared {
     pub(super) domain: Domain,
     pub(super) at: YamlPosition,
+    pub(super) tables: TableRefs,
+    pub(super) plans: Vec<(Box<str>, plans::Plan)>,
 }
 
 struct Walk<'r> {
@@ -33,6 +38,8 @@ struct Walk<'r> {
     /// The domain and the composite keys of the enclosing descriptors.
     path: Vec<String>,
     path_bytes: usize,
+    tables: TableRefs,
+    timezone: Option<TimeZone>,
 }
 
 pub(super) fn compile(root: &YamlNode, report: &mut ConfigReport) -> Option<Declared> {
@@ -47,16 +54,31 @@ pub(super) fn compile(root: &YamlNode, report: &mut ConfigReport) -> Option<Decl
         report.error(root.at, no_domain);
     }
     let name = domain.map_or("", |domain| domain.value);
-    let mut walk = Walk { report, path: vec![name.to_owned()], path_bytes: 0 };
-    let mut nodes = walk.descriptors(&fields);
     // of this file, also if others have the same domain
-    if let Some(timezone) = zone::read(&fields, walk.report) {
-        calendar::fill_in_nodes(&mut nodes, &timezone);
-    }
+    let timezone = zone::read(&fields, report);
+    let mut walk = Walk {
+        report,
+        path: vec![name.to_owned()],
+        path_bytes: 0,
+        tables: TableRefs::new(),
+        timezone: timezone.clone(),
+    };
+    let mut nodes = walk.descriptors(&fields);
     let all_or_nothing = fields.flag("all_or_nothing", walk.report);
     let scope = if all_or_nothing { Scope::Request } else { Scope::Descriptor };
     let give_back = rate_limit::give_back(&fields, walk.report);
-    let of = |at| Declared { domain: Domain { name: name.to_owned(), scope, give_back, nodes }, at };
+    let mut plans = plans::read(&fields, walk.report);
+    if let Some(timezone) = &timezone {
+        calendar::fill_in_nodes(&mut nodes, timezone);
+        plans.iter_mut().for_each(|(_, plan)| plan.fill_zone(timezone));
+    }
+    let tables = walk.tables;
+    let of = |at| Declared {
+        domain: Domain { name: name.to_owned(), scope, give_back, nodes },
+        at,
+        tables,
+        plans,
+    };
     domain.map(|domain| of(domain.at))
 }
 
@@ -81,9 +103,16 @@ impl Walk<'_> {
         }
         let key = key.map_or("", |key| key.value);
         let values = self.values(&fields, key);
-        let name = if values == Values::Any { key.to_owned() } else { format!("{key}_{values}") };
-        let share_threshold = self.share_threshold(&fields, &values, &name);
-        let rule = self.rule(&fields);
+        let table = TableRef::read(&fields, self.report);
+        let is_list = table.as_ref().is_some_and(|table| !table.has_limits());
+        let name = match &table {
+            Some(table) => format!("{key}_{}", table.name),
+            None if values == Values::Any => key.to_owned(),
+            None => format!("{key}_{values}"),
+        };
+        let share_threshold = self.share_threshold(&fields, &values, &name)
+            || is_list && tables::shares_counter(&fields, self.report);
+        let rule = self.rule(&fields, table.as_ref());
         let has_one_counter = share_threshold
             || matches!(values, Values::Of(_))
             || matches!(&values, Values::One(pattern) if !pattern.is_wildcard());
@@ -110,14 +139,20 @@ impl Walk<'_> {
             });
         }
         self.path.pop();
+        let origin = self.report.origin(node.at);
+        if let Some(mut table) = table {
+            table.timezone.clone_from(&self.timezone);
+            self.tables.insert(origin.clone(), table);
+        }
         let node = limit::RuleNode {
             key: key.to_owned(),
             values,
+            plan: None,
             share_threshold,
             value_to_metric,
             rule,
             children,
-            origin: self.report.origin(node.at),
+            origin,
         };
         (enabled && !key.is_empty()).then_some(node)
     }
@@ -218,7 +253,7 @@ impl Walk<'_> {
         }
     }
 
-    fn rule(&mut self, fields: &Fields<'_>) -> Option<Rule> {
+    fn rule(&mut self, fields: &Fields<'_>, table: Option<&TableRef>) -> Option<Rule> {
         let shadow_mode = fields.flag("shadow_mode", self.report);
         let quota_mode = fields.flag("quota_mode", self.report);
         let detailed_metric = fields.flag("detailed_metric", self.report);
@@ -230,11 +265,15 @@ impl Walk<'_> {
                  if that is intended",
             );
         }
-        let Some(field) = fields.get("rate_limit") else {
-            self.warn_of_flags_without_limit(fields);
-            return None;
+        let limits = fields.get("limits_from").filter(|_| table.is_some_and(TableRef::has_limits));
+        let (field, rule) = match (fields.get("rate_limit"), limits) {
+            (Some(field), None) => (field, rate_limit::read(field.value, field.key_at, self.report)?),
+            (beside, Some(field)) => (field, rate_limit::read_beside_table(beside, self.report)?),
+            (None, None) => {
+                self.warn_of_flags_without_limit(fields);
+                return None;
+            }
         };
-        let rule = rate_limit::read(field.value, field.key_at, self.report)?;
         Some(Rule {
             shadow_mode,
             quota_mode,

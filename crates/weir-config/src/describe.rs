@@ -183,6 +183,9 @@ impl RuleDescription<'_> {
             .map(|level| match &level.values {
                 Values::Any => json!({ "key": level.key }),
                 Values::One(pattern) => json!({ "key": level.key, "value": pattern.text() }),
+                Values::Table(values) => {
+                    json!({ "key": level.key, "table": values.to_string(), "plan": level.plan })
+                }
                 Values::Of(patterns) => {
                     let values: Vec<&str> = patterns.iter().map(Pattern::text).collect();
                     json!({ "key": level.key, "values": values })

@@ -11,6 +11,9 @@ use weir_observe::text::{Escaped, shortened};
 /// The errors, and the warnings, that are reported for one file. A file without rules has an error on every line.
 const MAX_FINDINGS: usize = 100;
 
+/// The same for a table, most of whose lines may be wrong alike.
+const MAX_FINDINGS_OF_TABLE: usize = 10;
+
 const MAX_FINDINGS_OF_LOAD: usize = 1_000;
 
 /// Bytes of the texts of errors, and of warnings. The last text may exceed it.
@@ -86,6 +89,11 @@ impl ConfigReport {
         Self { file: name.into(), errors: findings(), warnings: findings() }
     }
 
+    pub(super) fn of_table(name: &Arc<str>) -> Self {
+        let findings = || Findings::new(MAX_FINDINGS_OF_TABLE);
+        Self { file: Arc::clone(name), errors: findings(), warnings: findings() }
+    }
+
     pub(super) fn of_load() -> Self {
         let findings = || Findings::new(MAX_FINDINGS_OF_LOAD);
         Self { file: "".into(), errors: findings(), warnings: findings() }
@@ -93,6 +101,11 @@ impl ConfigReport {
 
     pub(super) fn origin(&self, at: YamlPosition) -> Origin {
         Origin { file: Arc::clone(&self.file), line: at.line, column: at.column }
+    }
+
+    /// The place of the whole file.
+    pub(super) fn whole(&self) -> Origin {
+        self.origin(YamlPosition::default())
     }
 
     pub(super) fn error(&mut self, at: YamlPosition, message: impl Into<String>) {
@@ -127,6 +140,13 @@ impl ConfigReport {
         }
         let report = |fault: YamlFault| self.error(fault.at, format!("{start}: {}", fault.message));
         document.root.map_err(report).ok()
+    }
+
+    /// Takes back what was found in `file`.
+    pub(super) fn forget(&mut self, file: &str) {
+        for findings in [&mut self.errors, &mut self.warnings] {
+            findings.reported.retain(|finding| *finding.at.file != *file);
+        }
     }
 
     pub(super) fn has_errors(&self) -> bool {

@@ -7,6 +7,9 @@ pub fn candidate(entry: &Entry<'_>, candidate: Candidate<'_>) -> String {
     let Entry { key, value } = entry;
     match candidate {
         Candidate::Literal => format!("key {key}, value {value}"),
+        Candidate::Table(file, None) => format!("key {key}, a value of {file}"),
+        Candidate::Table(file, Some(line)) => format!("key {key}, value {value} of {file}:{line}"),
+        Candidate::OtherOfTable(file) => format!("key {key}, the default for values that {file} lacks"),
         Candidate::Wildcard(pattern) => format!("key {key}, value {pattern}"),
         Candidate::KeyOnly => format!("key {key}, any value"),
     }

@@ -15,6 +15,9 @@ use std::{
 /// Linux's own limit.
 const MAX_LINKS: usize = 40;
 
+/// How the names of files end that are never rule files.
+const TABLES: [&str; 2] = ["csv", "txt"];
+
 /// A directory at the top of an ext file system, which only root may read.
 const LOST_AND_FOUND: &str = "lost+found";
 
@@ -28,7 +31,7 @@ pub struct RuleFile {
 
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// The files, in the order of their names.
+    /// The files, in the order of their names. Some may be tables.
     pub files: Vec<RuleFile>,
     /// Every directory that was read, and every version of a ConfigMap that a file is in, links resolved.
     pub dirs: BTreeSet<PathBuf>,
@@ -43,6 +46,14 @@ pub struct Listing {
 // === impl Listing ===
 
 impl Listing {
+    /// The files that may have rules.
+    pub(super) fn rule_files(&self) -> impl Iterator<Item = &RuleFile> {
+        let is_table = |file: &&RuleFile| {
+            file.path.extension().is_some_and(|extension| TABLES.iter().any(|table| extension == *table))
+        };
+        self.files.iter().filter(move |file| !is_table(file))
+    }
+
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let failures = |listing: &Self| -> Vec<_> {
             listing.failures.iter().map(|(path, error)| (path.clone(), error.kind())).collect()

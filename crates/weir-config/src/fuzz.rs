@@ -1,12 +1,12 @@
 //! A fuzz target: the text of a rule file.
 
-use super::{encoding::decode, error::ConfigErrors, load_input, parse};
+use super::{Options, encoding::decode, error::ConfigErrors, load_input, parse};
 use weir_limit::{Entry, KeyHasher, Origin, RuleSet};
 
 const FILE: &str = "rules.yaml";
 
 pub fn rules(input: &[u8]) {
-    let loaded = load_input(FILE, input);
+    let loaded = load_input(FILE, input, &Options::default());
     let Ok(text) = decode(input.to_vec()) else {
         assert!(loaded.is_err(), "it is no text");
         return;

@@ -2,8 +2,8 @@
 
 use super::scalar::brief;
 use KeyLevel::{
-    Active, Defaults, Descriptor, DomainDefaults, HistogramOptions, Mapper, MapperDefaults, Mapping,
-    Quantile, RateLimit, Replaces, Root, Scheduled, Shadow, Share, SummaryOptions, Tier,
+    Active, Defaults, Descriptor, DomainDefaults, HistogramOptions, LimitsFrom, Mapper, MapperDefaults,
+    Mapping, Quantile, RateLimit, Replaces, Root, Scheduled, Shadow, Share, SummaryOptions, Tier,
 };
 use weir_observe::spelling;
 
@@ -32,7 +32,15 @@ const REFERENCE: &[Key] = &[
 
 const OURS: &[Key] = &[
     ("all_or_nothing", &[Root]),
+    ("plans", &[Root]),
     ("values", &[Descriptor]),
+    ("values_from", &[Descriptor]),
+    ("count_by", &[Descriptor]),
+    ("limits_from", &[Descriptor]),
+    ("default", &[Descriptor]),
+    ("file", &[LimitsFrom]),
+    ("by", &[LimitsFrom]),
+    ("column", &[LimitsFrom]),
     ("enabled", &[Descriptor]),
     ("unit_multiplier", &[RateLimit, Scheduled, Tier, Shadow]),
     ("requests", &[RateLimit, Scheduled, Tier, Shadow]),
@@ -109,6 +117,7 @@ pub(super) enum KeyLevel {
     Shadow,
     Share,
     Replaces,
+    LimitsFrom,
     Defaults,
     DomainDefaults,
     Mapper,
@@ -123,7 +132,8 @@ pub(super) enum KeyLevel {
 
 impl KeyLevel {
     /// The levels of rules.
-    const RULES: [Self; 9] = [Root, Descriptor, RateLimit, Scheduled, Active, Tier, Shadow, Share, Replaces];
+    const RULES: [Self; 10] =
+        [Root, Descriptor, RateLimit, Scheduled, Active, Tier, Shadow, Share, Replaces, LimitsFrom];
 
     pub(super) fn keys(self) -> impl Iterator<Item = &'static str> {
         let keys = REFERENCE.iter().chain(OURS).filter(move |(_, levels)| levels.contains(&self));
@@ -145,6 +155,7 @@ impl KeyLevel {
             Self::Shadow => "under 'shadow'",
             Self::Share => "under 'share'",
             Self::Replaces => "in an entry of 'replaces'",
+            Self::LimitsFrom => "under 'limits_from'",
             Self::Defaults => "at the top of a file of defaults",
             Self::DomainDefaults => "in an entry of 'domains'",
             Self::Mapper => "at the top of a mapper file",

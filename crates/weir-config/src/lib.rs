@@ -9,6 +9,7 @@
 //! | `documents`, `defaults` | rules that come as messages, and settings for those that their messages cannot express |
 //! | `mapper`, `observer` | the names of metrics, `PROMETHEUS_MAPPER_YAML`, and how it shows durations: no rules |
 //! | `compile`, `rate_limit`, `tier`, `split`, `metadata`, `duration` | compile the tree to rules, level by level |
+//! | `tables/` | values and limits that are listed in files |
 //! | `in_force`, `calendar`, `schedule`, `zone` | the rules as they are in force at an instant, and time zones |
 //! | `checks/` | checks of whole rules: repeated, hidden, ineffective or redundant ones, and those that instances cannot share |
 //! | `explained` | why a descriptor matches a rule, or none |
@@ -42,6 +43,7 @@ mod scalar;
 mod schedule;
 mod share;
 mod split;
+mod tables;
 pub mod thread;
 mod tier;
 mod yaml;
@@ -57,5 +59,6 @@ pub use in_force::put_in_force;
 pub use load::{Loaded, Options, load, load_documents, load_file, load_input, parse, texts};
 pub use mapper::read_mapper;
 pub use split::{divide_by_names, names_of_instances};
+pub use tables::TableOptions;
 pub use thread::on_rules_thread;
 pub use zone::{TimezoneSource, time, timezone_source, use_timezones_of, words};

@@ -1,10 +1,12 @@
 //! Reads a directory of rule files. One invalid file rejects all of them.
 
 use std::{
-    collections::HashMap,
-    fs::File,
+    collections::{HashMap, hash_map::Entry},
+    fs::{self, File},
     io::{self, Read},
-    path::Path,
+    mem,
+    path::{Path, PathBuf},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -16,6 +18,7 @@ use super::{
     encoding::decode,
     error::{ConfigErrors, ConfigReport, Finding},
     files::{self, Listing, RuleFile},
+    tables::{Plan, Plans, TableOptions, TableRefs, Tables},
     yaml::{self, YamlFault, YamlNode, YamlPosition},
 };
 use weir_limit::{Domain, Origin};
@@ -37,12 +40,13 @@ const UNREADABLE: &str = "error loading config file";
 const UNREADABLE_HIDDEN: &str =
     "error loading config file (RUNTIME_IGNOREDOTFILES=true leaves out those whose names begin with a dot)";
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// `MERGE_DOMAIN_CONFIG`: merges the descriptors of files with the same domain, in the order of their paths.
     pub merge_domains: bool,
     /// `RUNTIME_IGNOREDOTFILES`: ignores files and directories whose names begin with a dot.
     pub ignore_dotfiles: bool,
+    pub tables: TableOptions,
 }
 
 #[derive(Clone, Debug)]
@@ -56,28 +60,37 @@ pub struct Loaded {
 }
 
 /// Reads every file below `dir`, in the order of paths. A directory without files gives no rules and a warning. Blocks,
-/// for seconds with large files. Waits up to a second for a changing ConfigMap, and reads changed files again.
+/// for seconds with large files. Waits up to a second for a changing ConfigMap, and reads changed files again, with the
+/// tables that they name.
 pub fn load(dir: &Path, options: &Options) -> Result<Loaded, ConfigErrors> {
-    let list = || files::list(dir, options.ignore_dotfiles);
+    let list = || {
+        let tables = options.tables.dir.as_deref();
+        let dirs = std::iter::once(dir).chain(tables.filter(|dir| dir.is_dir()));
+        dirs.map(|dir| files::list(dir, options.ignore_dotfiles)).collect::<Vec<Listing>>()
+    };
+    let is_changing = |listings: &[Listing]| listings.iter().any(|listing| listing.is_changing);
     let deadline = Instant::now() + MAX_CHANGE;
     let mut listing = list();
     for _ in 1..MAX_READS {
-        while listing.is_changing && Instant::now() < deadline {
+        while is_changing(&listing) && Instant::now() < deadline {
             thread::sleep(CHANGE_POLL);
             listing = list();
         }
-        let loaded = load_listed(dir, *options, &listing);
+        let (loaded, has_changed) = load_listed(dir, options, &listing[0]);
         let after = list();
-        if listing.is_same(&after) {
+        let is_same = after.len() == listing.len()
+            && after.iter().zip(&listing).all(|(after, before)| before.is_same(after));
+        if is_same && !has_changed {
             return loaded;
         }
         listing = after;
     }
-    load_listed(dir, *options, &listing)
+    load_listed(dir, options, &listing[0]).0
 }
 
-fn load_listed(dir: &Path, options: Options, listing: &Listing) -> Result<Loaded, ConfigErrors> {
-    let mut reading = FileReading::new(options);
+/// Returns whether a table changed while it was read, too.
+fn load_listed(dir: &Path, options: &Options, listing: &Listing) -> (Result<Loaded, ConfigErrors>, bool) {
+    let mut reading = FileReading::new(options, Some(dir));
     for (path, error) in &listing.failures {
         let (what, beside) = if path == dir {
             (
@@ -92,20 +105,33 @@ fn load_listed(dir: &Path, options: Options, listing: &Listing) -> Result<Loaded
     for (path, reason) in &listing.skipped {
         reading.report.warn_at(whole_file(path), || reason.clone());
     }
-    if listing.files.is_empty() && !reading.report.has_errors() {
+    if listing.rule_files().next().is_none() && !reading.report.has_errors() {
         let message = || "the directory has no files, so there are no rules".to_owned();
         reading.report.warn_at(whole_file(dir), message);
     }
-    for file in &listing.files {
+    for file in listing.rule_files() {
         reading.file(file);
     }
-    reading.finish(listing.files.len())
+    reading.finish()
 }
 
-pub fn load_file(path: &Path) -> Result<Loaded, ConfigErrors> {
-    let mut reading = FileReading::new(Options::default());
-    reading.file(&RuleFile { path: path.to_owned(), real: path.to_owned() });
-    reading.finish(1)
+/// Reads one rule file. The tables that it names are below its directory.
+pub fn load_file(path: &Path, options: &Options) -> Result<Loaded, ConfigErrors> {
+    for _ in 1..MAX_READS {
+        let (loaded, has_changed) = load_one(path, options);
+        if !has_changed {
+            return loaded;
+        }
+    }
+    load_one(path, options).0
+}
+
+fn load_one(path: &Path, options: &Options) -> (Result<Loaded, ConfigErrors>, bool) {
+    let dir = path.parent().map(|dir| if dir.as_os_str().is_empty() { Path::new(".") } else { dir });
+    let mut reading = FileReading::new(options, dir);
+    let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    reading.file(&RuleFile { path: path.to_owned(), real });
+    reading.finish()
 }
 
 /// Returns the names and the texts of the rule files below `path`, or of that file, of at most `most` bytes.
@@ -113,7 +139,7 @@ pub fn texts(path: &Path, options: &Options, most: usize) -> io::Result<Vec<(Str
     let files = if path.is_file() {
         vec![RuleFile { path: path.to_owned(), real: path.to_owned() }]
     } else {
-        files::list(path, options.ignore_dotfiles).files
+        files::list(path, options.ignore_dotfiles).rule_files().cloned().collect()
     };
     let (mut texts, mut left) = (Vec::new(), most);
     for RuleFile { path, real } in files {
@@ -126,29 +152,32 @@ pub fn texts(path: &Path, options: &Options, most: usize) -> io::Result<Vec<(Str
     Ok(texts)
 }
 
-pub fn load_input(name: &str, input: impl Read) -> Result<Loaded, ConfigErrors> {
-    let mut reading = FileReading::new(Options::default());
-    reading.bytes(name, UNREADABLE, read(input));
-    reading.finish(1)
+/// Reads rules that are no file. The tables that they name are in the directory of `options`.
+pub fn load_input(name: &str, input: impl Read, options: &Options) -> Result<Loaded, ConfigErrors> {
+    let mut reading = FileReading::new(options, None);
+    reading.bytes((name, None), UNREADABLE, read(input));
+    reading.finish().0
 }
 
 pub fn parse(file: &str, text: &str) -> Result<Loaded, ConfigErrors> {
-    load_input(file, text.as_bytes())
+    load_input(file, text.as_bytes(), &Options::default())
 }
 
-/// Reads `documents` together, as the files of one directory: a domain or name may be in any of them.
+/// Reads `documents` together, as the files of one directory: a domain or name may be in any of them. They name no
+/// tables, which are files beside rule files.
 pub fn load_documents(documents: Vec<Document>, options: &Options) -> Result<Loaded, ConfigErrors> {
-    let mut reading = FileReading::new(*options);
-    let count = documents.len();
+    let options = Options { tables: TableOptions::default(), ..options.clone() };
+    let mut reading = FileReading::new(&options, None);
     for Document { name, content } in documents {
         let mut report = ConfigReport::of_file(&name);
         match content {
-            DocumentContent::Yaml(text) => reading.document(&text, &mut report),
-            DocumentContent::Tree(value) => reading.root(&documents::tree(value), &mut report),
+            DocumentContent::Yaml(text) => reading.document(&text, None, &mut report),
+            DocumentContent::Tree(value) => reading.root(&documents::tree(value), None, &mut report),
         }
+        reading.files.push((name.into(), None));
         reading.report.add(report);
     }
-    reading.finish(count)
+    reading.finish().0
 }
 
 pub(super) fn read_file(path: &Path, report: &mut ConfigReport) -> Option<String> {
@@ -156,70 +185,153 @@ pub(super) fn read_file(path: &Path, report: &mut ConfigReport) -> Option<String
 }
 
 struct FileReading {
-    options: Options,
+    merge_domains: bool,
     report: ConfigReport,
+    /// What the files declare: those that turn out to be tables are none.
+    declared: Vec<DeclaredFile>,
+    /// The names of the rule files, and their paths without links unless they are no files.
+    files: Vec<(Arc<str>, Option<PathBuf>)>,
     domains: Vec<Domain>,
     places: HashMap<String, (usize, Origin)>,
+    plans: HashMap<String, Plans>,
+    tables: Tables,
+}
+
+struct DeclaredFile {
+    name: Arc<str>,
+    /// None if the rules are no file.
+    file: Option<RuleFile>,
+    declared: Declared,
 }
 
 // === impl FileReading ===
 
 impl FileReading {
-    fn new(options: Options) -> Self {
-        Self { options, report: ConfigReport::of_load(), domains: Vec::new(), places: HashMap::new() }
+    /// `root` is the directory of the rules, if they are files.
+    fn new(options: &Options, root: Option<&Path>) -> Self {
+        Self {
+            merge_domains: options.merge_domains,
+            report: ConfigReport::of_load(),
+            declared: Vec::new(),
+            files: Vec::new(),
+            domains: Vec::new(),
+            places: HashMap::new(),
+            plans: HashMap::new(),
+            tables: Tables::new(root, &options.tables),
+        }
     }
 
     fn file(&mut self, file: &RuleFile) {
         let is_hidden = file.path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         let start = if is_hidden { UNREADABLE_HIDDEN } else { UNREADABLE };
-        self.bytes(&file.path.display().to_string(), start, File::open(&file.real).and_then(read));
+        let name = file.path.display().to_string();
+        self.bytes((&name, Some(file)), start, File::open(&file.real).and_then(read));
     }
 
-    fn bytes(&mut self, name: &str, start: &str, bytes: io::Result<Vec<u8>>) {
+    fn bytes(&mut self, (name, file): (&str, Option<&RuleFile>), start: &str, bytes: io::Result<Vec<u8>>) {
         let mut report = ConfigReport::of_file(name);
         if let Some(text) = text_of(bytes, start, &mut report) {
-            self.document(&text, &mut report);
+            self.document(&text, file, &mut report);
         }
+        self.files.push((report.whole().file, file.map(|file| file.real.clone())));
         self.report.add(report);
     }
 
-    fn document(&mut self, text: &str, report: &mut ConfigReport) {
+    fn document(&mut self, text: &str, file: Option<&RuleFile>, report: &mut ConfigReport) {
         // after a fault, compiling would also report a missing domain
         if let Some(root) = report.root_of(yaml::parse(text), UNREADABLE) {
-            self.root(&root, report);
+            self.root(&root, file, report);
         }
     }
 
-    fn root(&mut self, root: &YamlNode, report: &mut ConfigReport) {
+    fn root(&mut self, root: &YamlNode, file: Option<&RuleFile>, report: &mut ConfigReport) {
         if let Some(declared) = compile(root, report) {
-            self.declare(declared, report);
+            self.declared.push(DeclaredFile { name: report.whole().file, file: file.cloned(), declared });
         }
     }
 
-    fn declare(&mut self, Declared { domain, at }: Declared, report: &mut ConfigReport) {
+    /// Finds the tables that files name, and takes these from the rule files.
+    fn find_tables(&mut self) {
+        let mut named: HashMap<PathBuf, Origin> = HashMap::new();
+        for DeclaredFile { file, declared, .. } in &mut self.declared {
+            let dir = file.as_ref().and_then(|file| file.path.parent());
+            for table in declared.tables.values_mut() {
+                let found = self.tables.find(table, dir, &mut self.report);
+                named.extend(found.map(|real| (real, table.at.clone())));
+            }
+        }
+        let namer = |file: &Option<PathBuf>| file.as_ref().and_then(|file| named.get(file));
+        let tables: Vec<_> = self.files.extract_if(.., |(_, file)| namer(file).is_some()).collect();
+        for (name, file) in tables {
+            self.report.forget(&name);
+            for file_of_table in self.declared.extract_if(.., |declared| declared.name == name) {
+                // its rules would have no effect
+                if let (Some(table), Some(by)) = (file_of_table.declared.tables.values().next(), namer(&file))
+                {
+                    self.report.error_at(table.at.clone(), || {
+                        format!("this file is a table, as {by} says, so it has no rules; write them in another one")
+                    });
+                }
+            }
+        }
+    }
+
+    fn declare(&mut self, name: &Arc<str>, Declared { domain, at, plans, .. }: Declared) {
+        let at = Origin { file: Arc::clone(name), line: at.line, column: at.column };
+        self.add_plans(&domain.name, plans);
         let Some((index, first)) = self.places.get(&domain.name) else {
-            self.places.insert(domain.name.clone(), (self.domains.len(), report.origin(at)));
+            self.places.insert(domain.name.clone(), (self.domains.len(), at));
             self.domains.push(domain);
             return;
         };
-        if self.options.merge_domains {
+        if self.merge_domains {
             let merged = &mut self.domains[*index];
             merged.nodes.extend(domain.nodes);
             merged.scope = merged.scope.max(domain.scope);
             merged.give_back = merged.give_back.max(domain.give_back);
         } else {
             let (name, first) = (&domain.name, first);
-            report.error(
-                at,
+            self.report.error_at(at, || {
                 format!(
                     "duplicate domain '{name}' in config file; the first is at {first} \
                      (MERGE_DOMAIN_CONFIG=true merges them)"
-                ),
-            );
+                )
+            });
         }
     }
 
-    fn finish(mut self, files: usize) -> Result<Loaded, ConfigErrors> {
+    fn add_plans(&mut self, domain: &str, plans: Vec<(Box<str>, Plan)>) {
+        if plans.is_empty() {
+            return;
+        }
+        let known = self.plans.entry(domain.to_owned()).or_default();
+        for (name, plan) in plans {
+            match known.entry(name) {
+                Entry::Vacant(entry) => drop(entry.insert(plan)),
+                Entry::Occupied(first) => {
+                    let (name, first) = (first.key(), &first.get().at);
+                    self.report.error_at(plan.at, || {
+                        format!("the plan '{name}' of the domain is at {first}, too; keep one of both")
+                    });
+                }
+            }
+        }
+    }
+
+    /// Returns whether a table changed while it was read, too.
+    fn finish(mut self) -> (Result<Loaded, ConfigErrors>, bool) {
+        self.find_tables();
+        let mut tables = TableRefs::new();
+        for DeclaredFile { name, mut declared, .. } in mem::take(&mut self.declared) {
+            tables.extend(mem::take(&mut declared.tables));
+            self.declare(&name, declared);
+        }
+        self.tables.fill(&mut self.domains, &tables, &self.plans, &mut self.report);
+        let has_changed = self.tables.has_changed;
+        (self.checked(), has_changed)
+    }
+
+    fn checked(mut self) -> Result<Loaded, ConfigErrors> {
         for domain in &self.domains {
             let report = &mut self.report;
             duplicates::report(&[&domain.name], &domain.nodes, &mut |at, message| {
@@ -234,7 +346,7 @@ impl FileReading {
         self.report.finish().map(|warnings| Loaded {
             domains: self.domains,
             warnings,
-            files,
+            files: self.files.len(),
             left_out: Vec::new(),
         })
     }

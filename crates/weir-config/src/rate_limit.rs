@@ -7,7 +7,7 @@ use super::{
     checks::redundant_tiers,
     duration,
     error::ConfigReport,
-    fields::Fields,
+    fields::{Field, Fields},
     in_flight::{self, ReadInFlight},
     keys::KeyLevel,
     scalar::{Meaning, Scalar, brief},
@@ -87,6 +87,28 @@ pub(super) fn read_limit(
         instances_of,
         ..rule
     })
+}
+
+/// What a rule may say whose limits are in a table, as a rule without limit.
+const BESIDE_TABLE: [&str; 5] = ["name", "replaces", "coordination", "sync_interval", "on_store_failure"];
+
+/// Reads what is beside a table of limits, which come in place of the one that is returned.
+pub(super) fn read_beside_table(field: Option<Field<&YamlNode>>, report: &mut ConfigReport) -> Option<Rule> {
+    let rule = Rule::new(Limit::Unlimited);
+    let Some(field) = field else { return Some(rule) };
+    let fields = Fields::new(field.value, KeyLevel::RateLimit, "'rate_limit'", report)?;
+    for key in KeyLevel::RateLimit.keys().filter(|key| !BESIDE_TABLE.contains(key)) {
+        if let Some(field) = fields.get(key) {
+            report.error(
+                field.key_at,
+                format!("'{key}' cannot be combined with 'limits_from'; write it in the limits of the table, or in its plans"),
+            );
+        }
+    }
+    let name = fields.text("name", report);
+    let replaces = replaces(&fields, name.map(|name| name.value), report);
+    let coordination = coordination(&fields, report);
+    Some(Rule { coordination, name: name.map(|name| name.value.into()), replaces, ..rule })
 }
 
 /// `inherited` is the algorithm unless `fields` name one.

@@ -80,6 +80,8 @@ pub struct RulePath(Box<[Box<str>]>);
 pub struct Level {
     pub key: Box<str>,
     pub values: Values,
+    /// As [`RuleNode::plan`].
+    pub plan: Option<Box<str>>,
     pub value_to_metric: bool,
     /// The text that replaces the value in counter keys.
     pub shared: Option<Box<str>>,
@@ -302,11 +304,15 @@ fn static_key(domain: &str, levels: &[Level], hasher: &KeyHasher) -> Option<Coun
 
 impl Level {
     pub(super) fn of(node: &RuleNode) -> Self {
-        let shares =
-            matches!(node.values, Values::Of(_)) || (node.share_threshold && node.values.is_wildcard());
+        let shares = match &node.values {
+            Values::Of(_) => true,
+            Values::Table(_) => node.share_threshold,
+            values => node.share_threshold && values.is_wildcard(),
+        };
         Self {
             key: node.key.as_str().into(),
             values: node.values.clone(),
+            plan: node.plan.clone(),
             value_to_metric: node.value_to_metric,
             shared: shares.then(|| node.values.to_string().into()),
         }
@@ -318,11 +324,12 @@ impl Level {
             && (self.values == Values::Any || self.values.is_wildcard())
     }
 
-    /// Returns the key, and the values if there are any: `tenant`, `path_/v1/*`.
+    /// Returns the key, and the values if there are any: `tenant`, `path_/v1/*`; or the plan: `tenant.plan_free`.
     pub fn name(&self) -> String {
-        match &self.values {
-            Values::Any => self.key.to_string(),
-            values => format!("{}_{values}", self.key),
+        match (&self.plan, &self.values) {
+            (Some(plan), _) => format!("{}.{plan}", self.key),
+            (None, Values::Any) => self.key.to_string(),
+            (None, values) => format!("{}_{values}", self.key),
         }
     }
 }

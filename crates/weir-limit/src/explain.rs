@@ -63,6 +63,10 @@ pub struct Attempt<'a> {
 pub enum Candidate<'a> {
     /// A descriptor with the entry's key and value.
     Literal,
+    /// The values of this file; the line, if the entry's value is there.
+    Table(&'a str, Option<u32>),
+    /// The values that this file lacks.
+    OtherOfTable(&'a str),
     /// This pattern, for the entry's key.
     Wildcard(&'a str),
     /// A descriptor with the entry's key and no value.
@@ -166,6 +170,7 @@ impl RuleSet {
             for (_, edges) in self.nodes[next].keys.iter() {
                 let patterns = edges.wildcards.iter().map(|(_, node)| node);
                 unseen.extend(edges.literals.values().chain(patterns).chain(&edges.any));
+                unseen.extend(edges.tables.iter().flat_map(|tables| tables.nodes()));
             }
         }
         None
@@ -208,6 +213,8 @@ impl Branch {
         let Some(edges) = self.keys.get(entry.key) else { return Vec::new() };
         let matching = edges.wildcards.iter().filter(|(pattern, _)| pattern.matches(entry.value));
         let mut steps: Vec<NodeId> = edges.literals.get(entry.value).copied().into_iter().collect();
+        let of_tables = edges.tables.iter().flat_map(|tables| tables.steps(entry.value));
+        steps.extend(of_tables.map(|(node, _)| node));
         steps.extend(matching.map(|(_, node)| *node));
         steps.extend(edges.any);
         steps.reverse();
@@ -220,7 +227,21 @@ impl Branch {
 
     fn explain<'a>(&'a self, entry: &Entry<'a>, matched: Option<(&'a Self, MatchedBy)>) -> Step<'a> {
         let mut candidates = vec![(Candidate::Literal, MatchedBy::Literal)];
-        let wildcards = self.keys.get(entry.key).map(|edges| &*edges.wildcards).unwrap_or_default();
+        let edges = self.keys.get(entry.key);
+        for tables in edges.iter().filter_map(|edges| edges.tables.as_ref()) {
+            for (i, (table, _)) in tables.tables.iter().enumerate() {
+                let line = table.find(entry.value).map(|(_, line)| line);
+                let by = MatchedBy::Table(i, line.unwrap_or_default());
+                candidates.push((Candidate::Table(table.rows().file(), line), by));
+            }
+            let others = tables.others.iter();
+            candidates.extend(
+                others.map(|(table, _)| {
+                    (Candidate::OtherOfTable(table.rows().file()), MatchedBy::OtherOfTable)
+                }),
+            );
+        }
+        let wildcards = edges.map(|edges| &*edges.wildcards).unwrap_or_default();
         for (i, (pattern, _)) in wildcards.iter().enumerate() {
             candidates.push((Candidate::Wildcard(pattern.text()), MatchedBy::Wildcard(i)));
         }
@@ -245,6 +266,8 @@ impl Branch {
         let mut children = Vec::new();
         for (child_key, edges) in self.keys.iter() {
             let values = edges.literals.keys().map(InlineStr::as_str).chain(edges.any.map(|_| ""));
+            let tables = edges.tables.iter().flat_map(|tables| &tables.tables);
+            let values = values.chain(tables.map(|(table, _)| table.name()));
             let name = |value| Entry { key: child_key, value }.step();
             children.extend(values.map(|value| (child_key != key, name(value))));
         }

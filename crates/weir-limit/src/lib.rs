@@ -2,7 +2,7 @@
 //!
 //! | to | see |
 //! | --- | --- |
-//! | write a rule | [`Domain`], [`Rule`], [`Limit`], [`Tier`], [`Calendar`], [`Pattern`] |
+//! | write a rule | [`Domain`], [`Rule`], [`Limit`], [`Tier`], [`Calendar`], [`Pattern`], [`ValueTable`] |
 //! | find the rules of a request | [`RuleSet`], [`Request`], [`Descriptor`], [`Matched`], [`Explanation`] |
 //! | count, and decide | [`algorithm`], [`decide`], [`Decision`], [`Verdict`] |
 //! | let callers wait in turn | [`line`](mod@line) |
@@ -41,6 +41,7 @@ mod schedule;
 pub mod share;
 mod shared_counts;
 mod siphash;
+mod table;
 mod tally;
 mod tier;
 mod units;
@@ -68,6 +69,7 @@ pub use rule::{Domain, GiveBack, Limit, Metadata, Origin, Rule, RuleNode, Scope}
 pub use runtime_limit::{RuntimeLimit, RuntimeLimitError};
 pub use schedule::{ActiveDays, ActiveTime, DateRange, DayOfYear, Schedule, ScheduledRule};
 pub use shared_counts::{Capabilities, SharedCounts, SharedStore};
+pub use table::{TableBytes, TableMemory, TableRow, TableRows, TableValues, ValueTable};
 pub use tally::Tally;
 pub use tier::{OverLimitPolicy, SharedTiers, Tier, Tiers, capacity};
 pub use units::{Hits, NANOS_PER_SECOND, Period, Timestamp, Unit};

@@ -1,6 +1,6 @@
 //! The compiled rules, and the look-up of the rule for a descriptor.
 //!
-//! Each level is matched in the order of envoyproxy/ratelimit, without backtracking: the literal value; then the
+//! Each level is matched in the order of envoyproxy/ratelimit, without backtracking: the literal value; then tables; then the
 //! patterns with a `*`, in the order of declaration; then the key with any value. A literal costs one hash look-up per
 //! level, independent of the number of rules, and no step allocates.
 
@@ -23,6 +23,7 @@ use super::{
     pattern::{Pattern, Values},
     place::{IN_FLIGHT, PlaceAsk, PlaceCheck},
     rule::{Domain, GiveBack, Origin, RuleNode, Scope},
+    table::{TableValues, ValueTable},
 };
 
 /// The most comparisons of values with patterns that a request may need: half a second of work at most.
@@ -97,9 +98,19 @@ pub(super) struct Branch {
 #[derive(Debug, Default)]
 pub(super) struct KeyEdges {
     pub(super) literals: HashMap<InlineStr, NodeId, foldhash::fast::RandomState>,
+    pub(super) tables: Option<Box<TableEdges>>,
     /// In the order of declaration.
     pub(super) wildcards: Vec<(Pattern, NodeId)>,
     pub(super) any: Option<NodeId>,
+}
+
+/// The edges of the tables of a key.
+#[derive(Debug, Default)]
+pub(super) struct TableEdges {
+    /// In the order of declaration, each with the nodes of its groups.
+    pub(super) tables: Vec<(Arc<ValueTable>, Vec<Option<NodeId>>)>,
+    /// For all values that the tables lack, and the table that says so.
+    pub(super) others: Option<(Arc<ValueTable>, NodeId)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -312,6 +323,10 @@ impl RuleSet {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MatchedBy {
     Literal,
+    /// The n-th table of the key, in this line.
+    Table(usize, u32),
+    /// A table that lacks the value.
+    OtherOfTable,
     /// The n-th wildcard of the key.
     Wildcard(usize),
     KeyOnly,
@@ -331,6 +346,9 @@ impl Branch {
                 edges.wildcards.push((pattern.clone(), id));
             }
         }
+        if let Values::Table(values) = &node.values {
+            edges.tables.get_or_insert_default().add(values, id);
+        }
         edges.wildcards.len()
     }
 
@@ -340,11 +358,57 @@ impl Branch {
         if let Some(&node) = edges.literals.get(entry.value) {
             return Some((node, MatchedBy::Literal));
         }
+        if let Some(tables) = &edges.tables
+            && let Some(found) = tables.step(entry.value)
+        {
+            return Some(found);
+        }
         for (i, (pattern, node)) in edges.wildcards.iter().enumerate() {
             if pattern.matches(entry.value) {
                 return Some((*node, MatchedBy::Wildcard(i)));
             }
         }
         Some((edges.any?, MatchedBy::KeyOnly))
+    }
+}
+
+// === impl TableEdges ===
+
+impl TableEdges {
+    fn add(&mut self, TableValues { table, group }: &TableValues, id: NodeId) {
+        let Some(group) = group.map(|group| group as usize) else {
+            self.others.get_or_insert_with(|| (Arc::clone(table), id));
+            return;
+        };
+        let known = self.tables.iter().position(|(other, _)| Arc::ptr_eq(other, table));
+        let at = known.unwrap_or_else(|| {
+            self.tables.push((Arc::clone(table), Vec::new()));
+            self.tables.len() - 1
+        });
+        let nodes = &mut self.tables[at].1;
+        if nodes.len() <= group {
+            nodes.resize(group + 1, None);
+        }
+        nodes[group].get_or_insert(id);
+    }
+
+    #[inline(never)]
+    fn step(&self, value: &str) -> Option<(NodeId, MatchedBy)> {
+        self.steps(value).next()
+    }
+
+    /// In the order in which they are tried.
+    pub(super) fn steps(&self, value: &str) -> impl Iterator<Item = (NodeId, MatchedBy)> {
+        let of_table = |(i, (table, nodes)): (usize, &(Arc<ValueTable>, Vec<Option<NodeId>>))| {
+            let (group, line) = table.find(value)?;
+            Some(((*nodes.get(group as usize)?)?, MatchedBy::Table(i, line)))
+        };
+        let others = self.others.as_ref().map(|(_, node)| (*node, MatchedBy::OtherOfTable));
+        self.tables.iter().enumerate().filter_map(of_table).chain(others)
+    }
+
+    pub(super) fn nodes(&self) -> impl Iterator<Item = NodeId> {
+        let of_groups = self.tables.iter().flat_map(|(_, nodes)| nodes.iter().flatten().copied());
+        of_groups.chain(self.others.as_ref().map(|(_, node)| *node))
     }
 }

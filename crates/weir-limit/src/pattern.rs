@@ -1,5 +1,7 @@
 use std::fmt;
 
+use super::table::TableValues;
+
 /// The values that a node of the rule tree matches, for entries with its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Values {
@@ -8,6 +10,8 @@ pub enum Values {
     One(Pattern),
     /// Any of several values or patterns, which share their counter. Never empty.
     Of(Vec<Pattern>),
+    /// Those of a table.
+    Table(TableValues),
 }
 
 /// A value as written in a rule: literal, or with `*` for zero or more characters, anywhere and several times.
@@ -23,7 +27,7 @@ pub struct Pattern {
 impl Values {
     pub fn patterns(&self) -> impl Iterator<Item = &Pattern> {
         match self {
-            Self::Any => [].iter(),
+            Self::Any | Self::Table(_) => [].iter(),
             Self::One(pattern) => std::slice::from_ref(pattern).iter(),
             Self::Of(patterns) => patterns.iter(),
         }
@@ -34,13 +38,20 @@ impl Values {
     }
 
     pub fn matches(&self, value: &str) -> bool {
-        matches!(self, Self::Any) || self.patterns().any(|pattern| pattern.matches(value))
+        match self {
+            Self::Any => true,
+            Self::Table(table) => table.matches(value),
+            Self::One(_) | Self::Of(_) => self.patterns().any(|pattern| pattern.matches(value)),
+        }
     }
 }
 
-/// Formats the values as in counter keys and stat names: joined with `|`.
+/// Formats the values as in counter keys and stat names: joined with `|`, or the name of the table.
 impl fmt::Display for Values {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Self::Table(table) = self {
+            return table.fmt(f);
+        }
         for (i, pattern) in self.patterns().enumerate() {
             if i > 0 {
                 f.write_str("|")?;

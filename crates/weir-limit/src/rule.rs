@@ -60,6 +60,8 @@ pub struct RuleNode {
     pub key: String,
     /// The values that an entry may have.
     pub values: Values,
+    /// The name of the limit that a table gives to these values. Names them in stats.
+    pub plan: Option<Box<str>>,
     /// Whether the counter's key contains the values as written, not the request's value. Always so for [`Values::Of`].
     pub share_threshold: bool,
     /// Whether the request's value is part of the stat's name.
@@ -127,7 +129,7 @@ pub enum Limit {
 }
 
 /// A place in a user's files.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// The file's path as the user named it; empty if there is no file.
     pub file: Arc<str>,
@@ -182,6 +184,7 @@ impl RuleNode {
         Self {
             key: key.into(),
             values,
+            plan: None,
             share_threshold: false,
             value_to_metric: false,
             rule: None,

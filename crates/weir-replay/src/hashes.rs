@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use weir_limit::{CounterKey, Domain, Entry, KeyHasher, RuleNode};
+use weir_limit::{CounterKey, Domain, Entry, KeyHasher, RuleNode, Values};
 use weir_recording::ValueKey;
 
 /// The values that rules name literally, with their keys.
@@ -17,6 +17,9 @@ pub(crate) fn named_values(domains: &[Domain]) -> BTreeSet<(&str, &str)> {
 fn add_values<'a>(node: &'a RuleNode, values: &mut BTreeSet<(&'a str, &'a str)>) {
     let literal = node.values.patterns().filter(|pattern| !pattern.is_wildcard());
     values.extend(literal.map(|pattern| (&*node.key, pattern.text())));
+    if let Values::Table(table) = &node.values {
+        values.extend(table.values().map(|value| (&*node.key, value)));
+    }
     node.children.iter().for_each(|child| add_values(child, values));
 }
 
@@ -40,12 +43,14 @@ pub(crate) fn unjudged(domains: &[Domain], has_key: bool) -> Vec<String> {
 
 fn add_unjudged(node: &RuleNode, above: &str, has_key: bool, is_above: bool, unjudged: &mut Vec<String>) {
     let mut patterns = node.values.patterns();
-    let is_unjudged = is_above || patterns.any(|pattern| pattern.is_wildcard() || !has_key);
+    let is_table = matches!(node.values, Values::Table(_));
+    let is_unjudged =
+        is_above || is_table && !has_key || patterns.any(|pattern| pattern.is_wildcard() || !has_key);
     let value = node.values.to_string();
-    let path = if value.is_empty() {
-        format!("{above}.{}", node.key)
-    } else {
-        format!("{above}.{}_{value}", node.key)
+    let path = match &node.plan {
+        Some(plan) => format!("{above}.{}.{plan}", node.key),
+        None if value.is_empty() => format!("{above}.{}", node.key),
+        None => format!("{above}.{}_{value}", node.key),
     };
     if is_unjudged && node.rule.is_some() {
         unjudged.push(path.clone());

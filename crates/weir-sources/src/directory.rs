@@ -32,7 +32,7 @@ pub trait RuleSource: Send + 'static {
     fn register(&self, _stats: &Stats) {}
 }
 
-/// The rule files below a directory, or one rule file, which are watched for changes.
+/// The rule files below a directory, or one rule file, which are watched for changes, as are their tables.
 #[derive(Debug)]
 pub struct DirectorySource {
     path: PathBuf,
@@ -47,15 +47,18 @@ impl DirectorySource {
     /// Watches `path` from now on. It is a file if it is one now, else a directory, which need not exist yet.
     pub fn new(path: &Path, options: Options) -> Self {
         let (path, is_file) = (path.to_owned(), path.is_file());
-        let watch = if is_file { Watch::files(std::slice::from_ref(&path)) } else { Watch::new(&path) };
+        let tables = options.tables.dir.clone();
+        let (files, dirs) = if is_file { (vec![path.clone()], vec![]) } else { (vec![], vec![path.clone()]) };
+        let watch = Watch::of(&files, &[dirs, tables.into_iter().collect()].concat());
         Self { path, is_file, options, watch }
     }
 }
 
 impl RuleSource for DirectorySource {
     async fn load(&mut self) -> Result<Loaded, ConfigErrors> {
-        let (path, is_file, options) = (self.path.clone(), self.is_file, self.options);
-        on_rules_thread(move || if is_file { load_file(&path) } else { load(&path, &options) }).await
+        let (path, is_file, options) = (self.path.clone(), self.is_file, self.options.clone());
+        on_rules_thread(move || if is_file { load_file(&path, &options) } else { load(&path, &options) })
+            .await
     }
 
     async fn changed(&mut self) {

@@ -52,10 +52,10 @@ pub struct Watch {
 }
 
 /// Absolute, so that a change of the working directory has no effect.
-#[derive(Clone, Debug)]
-enum WatchedPaths {
-    Dir(PathBuf),
-    Files(Vec<PathBuf>),
+#[derive(Clone, Debug, Default)]
+struct WatchedPaths {
+    dirs: Vec<PathBuf>,
+    files: Vec<PathBuf>,
 }
 
 #[derive(Debug, Default)]
@@ -84,15 +84,18 @@ impl Watch {
     /// Watches `dir`, which need not exist yet. Call it before the first load: every later change is reported. If the
     /// system grants no watch, a poll finds changes within five seconds.
     pub fn new(dir: &Path) -> Self {
-        Self::start(WatchedPaths::Dir(absolute(dir)))
+        Self::of(&[], &[dir.to_owned()])
     }
 
     /// Like [`Watch::new`], for `files` and the links to them. May report changes of other files in their directories.
     pub fn files(files: &[PathBuf]) -> Self {
-        Self::start(WatchedPaths::Files(files.iter().map(|file| absolute(file)).collect()))
+        Self::of(files, &[])
     }
 
-    fn start(watched_paths: WatchedPaths) -> Self {
+    /// Like [`Watch::files`] of `files`, together with [`Watch::new`] of each of `dirs`.
+    pub fn of(files: &[PathBuf], dirs: &[PathBuf]) -> Self {
+        let absolute = |paths: &[PathBuf]| paths.iter().map(|path| absolute(path)).collect();
+        let watched_paths = WatchedPaths { dirs: absolute(dirs), files: absolute(files) };
         let events = Arc::new(Events::default());
         let seen = Arc::clone(&events);
         let watcher = notify::recommended_watcher(move |event| seen.add(event))
@@ -225,14 +228,14 @@ impl Events {
 
 impl FilesSnapshot {
     fn take(paths: &WatchedPaths) -> Self {
-        match paths {
-            WatchedPaths::Dir(dir) => Self::of_dir(dir),
-            WatchedPaths::Files(files) => Self::of_files(files),
-        }
+        let mut hasher = DefaultHasher::new();
+        let mut snapshot = Self::of_files(&paths.files, &mut hasher);
+        paths.dirs.iter().for_each(|dir| snapshot.add_dir(dir, &mut hasher));
+        snapshot.fingerprint = hasher.finish();
+        snapshot
     }
 
-    fn of_dir(dir: &Path) -> Self {
-        let mut hasher = DefaultHasher::new();
+    fn add_dir(&mut self, dir: &Path, mut hasher: &mut DefaultHasher) {
         // includes hidden files, since a few more files cost less than passing the settings here
         let listing = files::list(dir, false);
         listing.dirs.hash(&mut hasher);
@@ -243,22 +246,22 @@ impl FilesSnapshot {
         for file in listing.files {
             file.path.hash(&mut hasher);
             file.real.hash(&mut hasher);
-            hash_metadata(&file.real, &mut hasher);
+            hash_metadata(&file.real, hasher);
         }
-        Self { fingerprint: hasher.finish(), dirs: listing.dirs, link_dirs: link_dirs(dir) }
+        self.dirs.extend(listing.dirs);
+        self.link_dirs.append(&mut link_dirs(dir));
     }
 
-    fn of_files(files: &[PathBuf]) -> Self {
-        let mut hasher = DefaultHasher::new();
+    fn of_files(files: &[PathBuf], mut hasher: &mut DefaultHasher) -> Self {
         let (mut dirs, mut links) = (BTreeSet::new(), BTreeSet::new());
         for file in files {
             let real = fs::canonicalize(file).unwrap_or_else(|_| file.clone());
             real.hash(&mut hasher);
-            hash_metadata(&real, &mut hasher);
+            hash_metadata(&real, hasher);
             dirs.extend(real.parent().map(Path::to_owned));
             links.append(&mut link_dirs(file));
         }
-        Self { fingerprint: hasher.finish(), dirs, link_dirs: links }
+        Self { fingerprint: 0, dirs, link_dirs: links }
     }
 }
 
@@ -305,7 +308,12 @@ mod tests {
     async fn the_poll_finds_changes_without_events() {
         let dir = tempfile::tempdir().expect("a directory");
         let poll = Duration::from_millis(20);
-        let mut watch = Watch::with(WatchedPaths::Dir(dir.path().to_owned()), poll, None, Arc::default());
+        let mut watch = Watch::with(
+            WatchedPaths { dirs: vec![dir.path().to_owned()], ..WatchedPaths::default() },
+            poll,
+            None,
+            Arc::default(),
+        );
         let quiet = tokio::time::timeout(10 * poll, watch.changed()).await;
         assert!(quiet.is_err(), "nothing has changed");
         for name in ["a", "b"] {

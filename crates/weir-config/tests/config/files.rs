@@ -37,7 +37,9 @@ fn names(loaded: &Loaded) -> Vec<&str> {
     loaded.domains.iter().map(|domain| domain.name.as_str()).collect()
 }
 
-const MERGE: Options = Options { merge_domains: true, ignore_dotfiles: false };
+fn merge() -> Options {
+    Options { merge_domains: true, ..Options::default() }
+}
 
 #[test]
 fn every_file_is_read_in_the_order_of_paths() {
@@ -101,7 +103,7 @@ fn a_domain_in_two_files_is_an_error_unless_they_are_merged() {
         "{errors:?}"
     );
 
-    let loaded = weir_config::load(dir.path(), &MERGE).expect("rules");
+    let loaded = weir_config::load(dir.path(), &merge()).expect("rules");
     let keys: Vec<_> = loaded.domains[0].nodes.iter().map(|node| node.key.as_str()).collect();
     assert_eq!((names(&loaded), keys), (vec!["d"], vec!["a", "b"]));
 }
@@ -113,7 +115,7 @@ fn wildcards_of_merged_files_are_tried_in_the_order_of_paths() {
     for (files, warnings) in
         [([("1.yaml", first), ("2.yaml", second)], 1), ([("2.yaml", first), ("1.yaml", second)], 0)]
     {
-        let loaded = weir_config::load(dir(&files).path(), &MERGE).expect("rules");
+        let loaded = weir_config::load(dir(&files).path(), &merge()).expect("rules");
         // the warning that the second never matches shows which one is tried first
         assert_eq!(loaded.warnings.len(), warnings, "{files:?}");
     }
@@ -122,7 +124,7 @@ fn wildcards_of_merged_files_are_tried_in_the_order_of_paths() {
 #[test]
 fn duplicates_across_merged_files_name_both_places() {
     let text = "domain: d\ndescriptors: [{key: k, value: v}]";
-    let errors = errors(dir(&[("a.yaml", text), ("b/c.yaml", text)]).path(), MERGE);
+    let errors = errors(dir(&[("a.yaml", text), ("b/c.yaml", text)]).path(), merge());
     assert_eq!(errors.len(), 1);
     assert!(
         errors[0].starts_with(

@@ -152,11 +152,11 @@ fn utf16_is_read_by_its_byte_order_mark() {
     let written = "\u{feff}domain: d\ndescriptors:\n- {key: ä}\n".encode_utf16();
     let bytes: Vec<u8> = written.flat_map(u16::to_le_bytes).collect();
     fs::write(&file, &bytes).expect("a file");
-    let loaded = weir_config::load_file(&file).expect("valid rules");
+    let loaded = weir_config::load_file(&file, &Options::default()).expect("valid rules");
     assert_eq!(loaded.domains[0].nodes[0].key, "ä");
 
     fs::write(&file, &bytes[..bytes.len() - 1]).expect("a file");
-    let errors = weir_config::load_file(&file).expect_err("errors").to_string();
+    let errors = weir_config::load_file(&file, &Options::default()).expect_err("errors").to_string();
     assert!(errors.contains("a.yaml:3:11: error loading config file: the file ends within"), "{errors}");
 }
 

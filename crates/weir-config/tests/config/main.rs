@@ -11,4 +11,5 @@ mod messages;
 mod misplaced;
 mod schedules;
 mod shares;
+mod tables;
 mod tiers;

@@ -136,6 +136,7 @@ fn level(level: &Level) -> Value {
         Values::Any => None,
         Values::One(pattern) => Some(vec![pattern.text()]),
         Values::Of(patterns) => Some(patterns.iter().map(Pattern::text).collect()),
+        Values::Table(values) => Some(vec![values.table.name()]),
     };
     json!({ "key": &*level.key, "values": values })
 }
