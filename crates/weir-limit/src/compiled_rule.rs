@@ -1,4 +1,4 @@
-use std::{fmt, num::NonZeroU32, ops::Deref, sync::Arc};
+use std::{fmt, num::NonZeroU32, ops::Deref, slice, sync::Arc};
 
 use super::{
     coordination::Coordination,
@@ -9,7 +9,7 @@ use super::{
     reserve::Reserve,
     rule::{GiveBack, Limit, Rule, RuleNode},
     share::Sharing,
-    tier::SharedTiers,
+    tier::{OverLimitPolicy, SharedTiers, Tier},
     units::Hits,
 };
 
@@ -20,7 +20,8 @@ use super::{
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct CompiledRule {
-    pub(super) limit: Limit,
+    pub(super) tiers: CompiledTiers,
+    pub(super) over_limit_policy: OverLimitPolicy,
     details: Box<Details>,
     id: RuleId,
     pub(super) shadow_mode: bool,
@@ -33,6 +34,14 @@ pub struct CompiledRule {
     has_static_key: bool,
     has_shared_values: bool,
     has_dynamic_stats: bool,
+}
+
+/// The tiers of a rule. Most have one, which is read with the rule.
+#[derive(Debug)]
+pub(super) enum CompiledTiers {
+    Unlimited,
+    One(Tier),
+    Several(Box<[Tier]>),
 }
 
 /// Identifies a rule among all rules that were ever loaded in this process.
@@ -87,6 +96,27 @@ pub struct Level {
     pub shared: Option<Box<str>>,
 }
 
+// === impl CompiledTiers ===
+
+impl CompiledTiers {
+    fn new(limit: &Limit) -> Self {
+        match limit.tiers() {
+            [] => Self::Unlimited,
+            [tier] => Self::One(tier.clone()),
+            tiers => Self::Several(tiers.into()),
+        }
+    }
+
+    #[inline]
+    pub(super) fn all(&self) -> &[Tier] {
+        match self {
+            Self::Unlimited => &[],
+            Self::One(tier) => slice::from_ref(tier),
+            Self::Several(tiers) => tiers,
+        }
+    }
+}
+
 // === impl CompiledRule ===
 
 impl CompiledRule {
@@ -100,7 +130,8 @@ impl CompiledRule {
         let path = RulePath::new(domain, levels.iter().map(|level| level.name().into()));
         let static_key = static_key(domain, levels, hasher);
         Self {
-            limit: rule.limit.clone(),
+            tiers: CompiledTiers::new(&rule.limit),
+            over_limit_policy: rule.limit.over_limit_policy(),
             id,
             shadow_mode: rule.shadow_mode,
             quota_mode: rule.quota_mode,

@@ -7,7 +7,6 @@ use super::{
     key::CounterKey,
     matched::{LimitCheck, RuleRef},
     matcher::{Root, RuleSet},
-    rule::Limit,
     tier::{OverLimitPolicy, Tier},
     units::Hits,
 };
@@ -55,12 +54,15 @@ impl<'a, T> LimitMatch<'a, T> {
         if rule.has_extras() {
             return None;
         }
-        let Limit::Tiers { tiers, over_limit_policy } = &rule.limit else { return Some(Self::Unlimited) };
+        let (tiers, over_limit_policy) = (rule.tiers.all(), rule.over_limit_policy);
+        if tiers.is_empty() {
+            return Some(Self::Unlimited);
+        }
         let limit = MatchedLimit {
             rule,
             tiers,
-            over_limit_policy: *over_limit_policy,
-            key: rule.counter_key(keys, entries).of_policy(*over_limit_policy),
+            over_limit_policy,
+            key: rule.counter_key(keys, entries).of_policy(over_limit_policy),
             hits: request.hits_of(descriptor),
         };
         Some(Self::Limited(limit, related))

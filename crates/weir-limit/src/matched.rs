@@ -173,7 +173,7 @@ impl<'a> Matched<'a> {
             }
         }
         let (key, pool) = match &rule {
-            RuleRef::Compiled(rule) if rule.limit == Limit::Unlimited => {
+            RuleRef::Compiled(rule) if rule.tiers.all().is_empty() => {
                 return DescriptorMatch::Unlimited(rule);
             }
             RuleRef::Compiled(rule) | RuleRef::OwnTiers(rule) | RuleRef::Shadow(rule) => {
@@ -440,8 +440,8 @@ impl<'a> RuleRef<'a> {
     #[inline]
     pub fn tiers(&self) -> &[Tier] {
         match self {
-            Self::Compiled(rule) => rule.limit.tiers(),
-            Self::OwnTiers(rule) => rule.limit.tiers().get(1..).unwrap_or_default(),
+            Self::Compiled(rule) => rule.tiers.all(),
+            Self::OwnTiers(rule) => rule.tiers.all().get(1..).unwrap_or_default(),
             Self::Shadow(rule) => rule.shadow().map(Limit::tiers).unwrap_or_default(),
             Self::Override(limit) => limit.tiers(),
             Self::Part(part) => &part.tiers,
@@ -451,7 +451,7 @@ impl<'a> RuleRef<'a> {
     #[inline]
     pub fn over_limit_policy(&self) -> OverLimitPolicy {
         match self {
-            Self::Compiled(rule) | Self::OwnTiers(rule) => rule.limit.over_limit_policy(),
+            Self::Compiled(rule) | Self::OwnTiers(rule) => rule.over_limit_policy,
             Self::Shadow(rule) => rule.shadow().map_or(OverLimitPolicy::Ignore, Limit::over_limit_policy),
             Self::Override(limit) => limit.over_limit_policy(),
             Self::Part(part) => part.of.over_limit_policy(),

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use weir_limit::{
-    Algorithm, Bucket, Descriptor, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Pattern, Period, Refill,
-    Request, Rule, RuleNode, RuleSet, Tier, Timestamp, Values,
+    Algorithm, Bucket, Calendar, CalendarUnit, CalendarWindows, Descriptor, Domain, Entry, KeyHasher, Limit,
+    OverLimitPolicy, Pattern, Period, Refill, Request, Rule, RuleNode, RuleSet, Tier, Timestamp, Values,
 };
 use weir_limiter::{DecisionSettings, Limiter};
 use weir_observe::Stats;
@@ -81,6 +81,22 @@ async fn ietf_headers_report_a_policy_per_tier_and_the_remaining_requests() {
          RateLimit: \"burst-10s\";r=9;t=10, \"d.k_nameless\";r=4;t=1, \"bucket\";r=6;t=60\n"
     );
     assert_eq!(service.take(&["unknown"]).await, "", "no headers if nothing was counted");
+}
+
+#[tokio::test]
+async fn windows_of_a_calendar_have_their_own_length_and_end() {
+    let edges = [0, 1_000, 5_000, 95_000, 181_400, 267_800, 354_200, 440_600].map(Timestamp::from_secs);
+    let windows = CalendarWindows::in_force(Calendar::new(CalendarUnit::Day), &edges, edges[2]);
+    let day = Tier::of_calendar(5, windows.expect("enough edges"));
+    let rules = vec![("orders", vec![seconds(10, 10), day])];
+    let service = Service::new(rules, vec![HeaderStyle::Ietf, HeaderStyle::RetryAfter], false);
+    let policy = "RateLimit-Policy: \"orders-10s\";q=10;w=10, \"orders-day\";q=5;w=90000\n";
+    for left in [4, 3, 2, 1, 0] {
+        let reported = format!("{policy}RateLimit: \"orders-day\";r={left};t=88960\n");
+        assert_eq!(service.take(&["orders"]).await, reported);
+    }
+    let reported = format!("{policy}RateLimit: \"orders-day\";r=0;t=88960\nRetry-After: 88960\n");
+    assert_eq!(service.take(&["orders"]).await, reported);
 }
 
 #[tokio::test]

@@ -40,6 +40,7 @@ pub fn is_compatible(target: &Target) -> bool {
         [tier] => {
             target.over_limit_policy == OverLimitPolicy::Count
                 && tier.has_windows()
+                && tier.calendar.is_none()
                 && tier.unit().is_some()
                 && !is_of_shadow(&target.path)
         }
@@ -130,7 +131,7 @@ fn key(prefix: &str, target: &Target, tier: &Tier, at: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_limit::Period;
+    use weir_limit::{Calendar, CalendarUnit, CalendarWindows, Period};
 
     fn fixed(seconds: u64) -> Tier {
         Tier::fixed_window(5, Period::from_secs(seconds))
@@ -186,6 +187,30 @@ mod tests {
     fn a_period_that_is_no_unit_has_a_key_in_the_format_of_weir() {
         let target = target("d|k=v", vec![fixed(120)], OverLimitPolicy::Count);
         assert_eq!(keys(&settings(""), &target, Timestamp::from_secs(130)).as_slice(), ["{d|k=v}c2m_120"]);
+    }
+
+    #[test]
+    fn a_window_of_a_calendar_is_named_by_its_unit_and_its_first_second() {
+        let tier = |unit, edges: [u64; 8]| {
+            let edges = edges.map(Timestamp::from_secs);
+            let windows = CalendarWindows::in_force(Calendar::new(unit), &edges, edges[2]);
+            Tier::of_calendar(5, windows.expect("enough edges"))
+        };
+        let months = [1, 2, 3, 4, 5, 6, 7, 8].map(|month| month * 30 * 86_400);
+        // a month and a day that begin together
+        let days = [58, 59, 60, 61, 62, 63, 64, 65].map(|day| day * 86_400);
+        let tiers = vec![tier(CalendarUnit::Month, months), tier(CalendarUnit::Day, days)];
+        for (policy, letter) in [(OverLimitPolicy::Ignore, 'f'), (OverLimitPolicy::Count, 'c')] {
+            let target = target("d|k=v", tiers.clone(), policy);
+            let keys = keys(&settings(""), &target, Timestamp::from_secs(60 * 86_400 + 5));
+            assert_eq!(
+                keys.as_slice(),
+                ["m5184000", "d5184000"].map(|end| format!("{{d|k=v}}{letter}{end}"))
+            );
+        }
+        let (month, at) = (&tiers[0], Timestamp::from_secs(70 * 86_400));
+        assert_eq!(seconds_to_live(month, at), 20 * 86_400);
+        assert_eq!(seconds_to_live(&fixed(60), at), 60);
     }
 
     #[test]

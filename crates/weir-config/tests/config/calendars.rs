@@ -221,3 +221,15 @@ fn long_windows_of_any_values_are_noted() {
     assert_eq!(["day", "week", "month", "quarter", "year"].map(|unit| warnings(unit, "")), [0, 0, 0, 1, 1]);
     assert_eq!(warnings("year", "  value: acme\n"), 0);
 }
+
+#[test]
+fn a_directory_without_time_zones_is_an_error_and_the_built_in_ones_stay() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for path in [dir.path().to_owned(), dir.path().join("missing")] {
+        let error = weir_config::use_timezones_of(&path).expect_err("it has none");
+        assert!(error.contains("has no time zones"), "{error}");
+    }
+    let source = weir_config::timezone_source();
+    assert_eq!(source.source, "built-in");
+    assert!(source.version.starts_with("20"), "{source:?}");
+}

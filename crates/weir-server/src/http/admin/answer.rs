@@ -40,7 +40,7 @@ pub(in crate::http) fn entry(entry: &Entry<'_>) -> Value {
 pub(super) fn tier(tier: &Tier) -> Value {
     json!({
         "limit": count(tier.requests.into()),
-        "period": seconds(tier.refill_period()),
+        "period": seconds(if tier.calendar.is_some() { tier.length() } else { tier.refill_period() }),
         "algorithm": tier.algorithm.kind().name(),
         "burst": tier.refills().then(|| count(tier.bucket().burst.into())),
         "words": tier.to_string(),
