@@ -1,12 +1,13 @@
 //! Loads the rules of a source into the limiter: at the start, and after every change.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
 
 use tokio::time::timeout;
 use weir_config::{
-    ConfigErrors, Finding, Loaded, check_shared, divide_by_names, names_of_instances, on_rules_thread,
+    ConfigErrors, Finding, Loaded, check_shared, divide_by_names, free_tables, names_of_instances,
+    on_rules_thread,
 };
-use weir_limit::{Coordination, KeyHasher, NANOS_PER_SECOND, RuleSet, SharedCounts, SharedStore};
+use weir_limit::{Coordination, KeyHasher, NANOS_PER_SECOND, RuleSet, SharedCounts, SharedStore, TableRows};
 use weir_net::dns::DnsInstances;
 use weir_server::{
     health::Reason,
@@ -35,6 +36,8 @@ pub(super) struct Rules<S> {
     instances: DnsInstances,
     /// The rules in use, before `instances` divide limits. None if no rule takes their number from DNS.
     undivided: Option<Loaded>,
+    /// Those of the rules in force, so that no request frees one of these.
+    tables: Vec<Arc<TableRows>>,
 }
 
 // === impl Rules ===
@@ -53,6 +56,7 @@ impl<S: RuleSource> Rules<S> {
             reload: Reload::default(),
             instances: DnsInstances::new(settings.rules.dns.clone()),
             undivided: None,
+            tables: Vec::new(),
         }
     }
 
@@ -151,7 +155,12 @@ impl<S: RuleSource> Rules<S> {
         let names: BTreeSet<Box<str>> = names.map(|(name, _)| name).collect();
         self.instances.follow(&names, self.context.clock.now()).await;
         self.undivided = (!names.is_empty()).then(|| loaded.clone());
+        let replaced = mem::replace(&mut self.tables, loaded.tables.clone());
         self.install(loaded).await;
+        if !replaced.is_empty() {
+            // before the next load, which may need their memory
+            tokio::spawn(on_rules_thread(move || free_tables(replaced)));
+        }
     }
 
     /// What is in force, in words.

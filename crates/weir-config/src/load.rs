@@ -21,7 +21,7 @@ use super::{
     tables::{Plan, Plans, TableOptions, TableRefs, Tables},
     yaml::{self, YamlFault, YamlNode, YamlPosition},
 };
-use weir_limit::{Domain, Origin};
+use weir_limit::{Domain, Origin, TableRows};
 
 /// About 150,000 rules: a wrong mount must not fill the memory.
 const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -55,6 +55,8 @@ pub struct Loaded {
     pub domains: Vec<Domain>,
     pub warnings: Vec<Finding>,
     pub files: usize,
+    /// The tables that the rules use. They are large: whoever replaces the rules frees them where that delays nobody.
+    pub tables: Vec<Arc<TableRows>>,
     /// The errors of what is not part of the rules although it is new, because it is invalid.
     pub left_out: Vec<Finding>,
 }
@@ -346,6 +348,7 @@ impl FileReading {
             domains: self.domains,
             warnings,
             files: self.files.len(),
+            tables: self.tables.rows,
             left_out: Vec::new(),
         })
     }

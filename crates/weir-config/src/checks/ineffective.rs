@@ -100,15 +100,7 @@ mod tests {
             ("*", "*", true),
             ("a*", "*", false),
         ] {
-            let node = |text| RuleNode {
-                key: "k".into(),
-                values: Values::One(Pattern::new(text)),
-                share_threshold: false,
-                value_to_metric: false,
-                rule: None,
-                children: Vec::new(),
-                origin: Origin::default(),
-            };
+            let node = |text| RuleNode::new("k", Values::One(Pattern::new(text)));
             let mut report = ConfigReport::of_load();
             unreachable(&[node(wildcard), node(other)], &mut report);
             let warnings = report.finish().expect("no errors");

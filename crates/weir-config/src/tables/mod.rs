@@ -29,7 +29,7 @@ use super::{
     keys::KeyLevel,
     yaml::{Value, YamlNode},
 };
-use weir_limit::{Domain, Origin, Rule, TableMemory, ValueTable};
+use weir_limit::{Domain, Origin, Rule, TableMemory, TableRows, ValueTable};
 
 pub(super) use self::plans::{Plan, Plans};
 
@@ -93,6 +93,8 @@ pub(super) struct Tables {
     dir: Option<PathBuf>,
     memory: Arc<TableMemory>,
     read: HashMap<TableKey, TableOfLoad>,
+    /// Those of all tables.
+    pub(super) rows: Vec<Arc<TableRows>>,
     /// Whether a file changed while it was read.
     pub(super) has_changed: bool,
 }
@@ -296,6 +298,7 @@ impl Tables {
                 self.has_changed = true;
                 report.error_at(report.whole(), || "the table changes while it is read".to_owned());
             }
+            self.rows.extend(read.iter().map(|table| Arc::clone(&table.rows)));
             let table = TableOfLoad { table: read.ok().map(Rc::new), report, rules: HashMap::new() };
             self.read.insert((real, has_limits), table);
         }
@@ -312,9 +315,8 @@ impl Tables {
 }
 
 /// The pairs of tables in which a value was looked for that both have.
-type ComparedTables = HashSet<(*const weir_limit::TableRows, *const weir_limit::TableRows)>;
+type ComparedTables = HashSet<(*const TableRows, *const TableRows)>;
 
-/// The name and the rows of a table, and what they say together.
-fn rows_of(table: &Arc<ValueTable>) -> *const weir_limit::TableRows {
+fn rows_of(table: &Arc<ValueTable>) -> *const TableRows {
     Arc::as_ptr(table.rows())
 }

@@ -43,12 +43,8 @@ fn merge() -> Options {
 
 #[test]
 fn every_file_is_read_in_the_order_of_paths() {
-    let dir = dir(&[
-        ("z.yaml", "domain: z"),
-        ("a.txt", "domain: a"),
-        ("m/b", "domain: b"),
-        ("m/n/c.yml", "domain: c"),
-    ]);
+    let dir =
+        dir(&[("z.yaml", "domain: z"), ("a", "domain: a"), ("m/b", "domain: b"), ("m/n/c.yml", "domain: c")]);
     let loaded = load(dir.path());
     assert_eq!((names(&loaded), loaded.files), (vec!["a", "b", "c", "z"], 4));
 }

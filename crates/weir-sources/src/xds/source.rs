@@ -99,7 +99,7 @@ impl RuleSource for XdsSource {
                 .map_err(|reason| ConfigErrors { errors: vec![error(reason)], warnings: Vec::new() })?,
             None => self.accepted.clone().unwrap_or_default(),
         };
-        let (options, defaults) = (self.options, self.defaults.clone());
+        let (options, defaults) = (self.options.clone(), self.defaults.clone());
         let loaded = on_rules_thread(move || load(resources, options, &defaults)).await;
         loaded.map(|loaded| Loaded { left_out: self.rejected_defaults.clone(), ..loaded })
     }
