@@ -39,7 +39,7 @@ const COLUMNS: [&str; 3] = ["plan", "timezone", "starts"];
 pub(super) struct ReadTable {
     pub(super) rows: Arc<TableRows>,
     pub(super) limits: Vec<RowLimits>,
-    /// Those that rules name.
+    /// Those that rules name, in order.
     columns: Vec<Box<str>>,
 }
 
@@ -120,7 +120,7 @@ impl ReadTable {
     pub(super) fn cells(&self, class: usize, column: &str) -> LimitCells<'_> {
         let cells = &self.limits[class].0;
         let [plan, timezone, starts] = [0, 1, 2].map(|i| cells[i].as_ref());
-        let at = self.columns.iter().position(|other| **other == *column);
+        let at = self.columns.binary_search_by(|other| (**other).cmp(column)).ok();
         let limit = at.and_then(|at| cells[COLUMNS.len() + at].as_ref());
         LimitCells { plan, limit, timezone, starts }
     }
@@ -173,7 +173,7 @@ fn read_limits(
                             let message = format!("a table has at most {MAX_LIMITS} different limits");
                             return Err(CsvError::Fault(YamlFault::new(at, message)));
                         }
-                        builder.limits += 4 * key.len() + 16 * size_of::<Option<Cell>>();
+                        builder.limits += 4 * key.len() + (8 + columns.len()) * size_of::<Option<Cell>>();
                         limits.push(RowLimits::of(&record, &names, columns));
                         let class = u32::try_from(classes.len()).unwrap_or(u32::MAX);
                         classes.insert(key.as_str().into(), class);
@@ -254,7 +254,7 @@ fn read_row<'r>(
         }
         if **name == *COLUMNS[0] {
             plan = true;
-        } else if columns.contains(name) {
+        } else if columns.binary_search(name).is_ok() {
             limits += 1;
             limit_at = at;
         }
