@@ -254,22 +254,21 @@ impl FileReading {
 
     /// Finds the tables that files name, and takes these from the rule files.
     fn find_tables(&mut self) {
-        let mut named: HashMap<PathBuf, Origin> = HashMap::new();
+        let mut places: HashMap<PathBuf, Origin> = HashMap::new();
         for DeclaredFile { file, declared, .. } in &mut self.declared {
             let dir = file.as_ref().and_then(|file| file.path.parent());
             for table in declared.tables.values_mut() {
                 let found = self.tables.find(table, dir, &mut self.report);
-                named.extend(found.map(|real| (real, table.at.clone())));
+                places.extend(found.map(|real| (real, table.at.clone())));
             }
         }
-        let namer = |file: &Option<PathBuf>| file.as_ref().and_then(|file| named.get(file));
-        let tables: Vec<_> = self.files.extract_if(.., |(_, file)| namer(file).is_some()).collect();
+        let by = |file: &Option<PathBuf>| file.as_ref().and_then(|file| places.get(file));
+        let tables: Vec<_> = self.files.extract_if(.., |(_, file)| by(file).is_some()).collect();
         for (name, file) in tables {
             self.report.forget(&name);
             for file_of_table in self.declared.extract_if(.., |declared| declared.name == name) {
                 // its rules would have no effect
-                if let (Some(table), Some(by)) = (file_of_table.declared.tables.values().next(), namer(&file))
-                {
+                if let (Some(table), Some(by)) = (file_of_table.declared.tables.values().next(), by(&file)) {
                     self.report.error_at(table.at.clone(), || {
                         format!("this file is a table, as {by} says, so it has no rules; write them in another one")
                     });

@@ -86,7 +86,6 @@ fn first_to_cover<'n>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_limit::Origin;
 
     #[test]
     fn a_wildcard_shadows_narrower_later_ones() {

@@ -94,11 +94,11 @@ impl ReadTable {
         let input = BufReader::with_capacity(BUFFER, file);
         let mut builder = RowsBuilder::new(memory);
         let mut limits = Vec::new();
-        let read = match columns {
+        let outcome = match columns {
             None => read_list(input, &mut builder, report),
             Some(columns) => read_limits(input, columns, &mut builder, &mut limits, report),
         };
-        match read {
+        match outcome {
             Ok(()) => {}
             Err(CsvError::Fault(YamlFault { at, message })) => report.error(at, message),
             Err(CsvError::Io(error)) => {
@@ -165,20 +165,19 @@ fn read_limits(
     while reader.next(&mut record)? {
         match read_row(&record, &names, columns, &mut key) {
             Ok(value) => {
-                let class = match classes.get(&*key) {
-                    Some(class) => *class,
-                    None => {
-                        let at = record.at();
-                        if limits.len() >= MAX_LIMITS {
-                            let message = format!("a table has at most {MAX_LIMITS} different limits");
-                            return Err(CsvError::Fault(YamlFault::new(at, message)));
-                        }
-                        builder.limits += 4 * key.len() + (8 + columns.len()) * size_of::<Option<Cell>>();
-                        limits.push(RowLimits::of(&record, &names, columns));
-                        let class = u32::try_from(classes.len()).unwrap_or(u32::MAX);
-                        classes.insert(key.as_str().into(), class);
-                        class
+                let class = if let Some(class) = classes.get(&*key) {
+                    *class
+                } else {
+                    let at = record.at();
+                    if limits.len() >= MAX_LIMITS {
+                        let message = format!("a table has at most {MAX_LIMITS} different limits");
+                        return Err(CsvError::Fault(YamlFault::new(at, message)));
                     }
+                    builder.limits += 4 * key.len() + (8 + columns.len()) * size_of::<Option<Cell>>();
+                    limits.push(RowLimits::of(&record, &names, columns));
+                    let class = u32::try_from(classes.len()).unwrap_or(u32::MAX);
+                    classes.insert(key.as_str().into(), class);
+                    class
                 };
                 builder.push(value, record.at(), class)?;
             }
@@ -217,7 +216,7 @@ fn read_header(
     if !has(VALUE) {
         report.error(record.at(), "the column 'value' is missing");
     }
-    for column in columns.iter().filter(|column| !has(column) && !(***column == *super::LIMIT && has("plan")))
+    for column in columns.iter().filter(|column| !(has(column) || ***column == *super::LIMIT && has("plan")))
     {
         report.error(record.at(), format!("the column '{}' is missing, which a rule names", brief(column)));
     }

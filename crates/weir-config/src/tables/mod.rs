@@ -27,6 +27,7 @@ use super::{
     error::ConfigReport,
     fields::{Field, Fields, wrong},
     keys::KeyLevel,
+    scalar::Scalar,
     yaml::{Value, YamlNode},
 };
 use weir_limit::{Domain, Origin, Rule, TableMemory, TableRows, ValueTable};
@@ -178,7 +179,7 @@ impl TableRef {
     }
 
     fn file(field: Field<&YamlNode>, report: &mut ConfigReport) -> Option<Box<str>> {
-        let name = field.value.scalar().map(|scalar| scalar.text()).filter(|name| !name.is_empty());
+        let name = field.value.scalar().map(Scalar::text).filter(|name| !name.is_empty());
         if name.is_none() {
             report.error(field.at, wrong("file of a table", "the name of a file", field.value));
         }
@@ -305,7 +306,9 @@ impl Tables {
         expand::domains(self, domains, refs, plans, report);
         // in the order of their paths, so that a load says the same each time
         let read: BTreeMap<_, _> = self.read.drain().collect();
-        read.into_values().for_each(|table| report.add(table.report));
+        for table in read.into_values() {
+            report.add(table.report);
+        }
     }
 
     fn of(&mut self, table: &TableRef) -> Option<&mut TableOfLoad> {

@@ -70,8 +70,8 @@ fn blocks() -> Vec<Block> {
 fn table(page: &str, name: &str) -> String {
     let text = fs::read_to_string(repository(page)).expect("a page");
     let (_, after) = text.split_once(&format!("<!-- {name} -->\n```")).unwrap_or_else(|| panic!("no {name}"));
-    let lines = after.lines().skip(1).take_while(|line| *line != "```");
-    lines.map(|line| format!("{line}\n")).collect()
+    let lines: Vec<&str> = after.lines().skip(1).take_while(|line| *line != "```").collect();
+    lines.join("\n") + "\n"
 }
 
 impl Block {

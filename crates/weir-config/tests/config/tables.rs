@@ -695,7 +695,7 @@ fn different_limits_are_bounded_since_each_is_a_node() {
         "domain: shop\ndescriptors:\n  - key: tenant\n    limits_from: plans.csv\n    descriptors:\n",
     );
     (0..100).for_each(|i| {
-        writeln!(text, "      - {{key: k{i}, rate_limit: {{requests: 1, per: 1m}}}}").expect("a string")
+        writeln!(text, "      - {{key: k{i}, rate_limit: {{requests: 1, per: 1m}}}}").expect("a string");
     });
     let errors = errors_of(&text, &plans);
     let expected = "rules.yaml:4:18: the table has 2000 different limits, each with 101 descriptors here, and tables add at \
