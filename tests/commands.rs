@@ -718,3 +718,28 @@ fn a_week_is_a_period() {
     );
     assert!(output.contains("3 requests per 7d"), "{output}");
 }
+
+#[test]
+fn the_line_of_a_table_is_named() {
+    let rules = "domain: shop\nplans: {free: {requests: 9, per: 1m}}\ndescriptors:\n- {key: tenant, limits_from: plans.csv, default: free}\n";
+    let dir = dir(rules);
+    fs::write(dir.path().join("plans.csv"), "value,limit\n\nacme,5 per 1s\n").expect("a file");
+    let explain = |tenant: &str| {
+        let descriptors = [vec![("tenant".to_owned(), tenant.to_owned())]];
+        let loaded = load(dir.path(), &Options::default());
+        let (scope, shared) = (Scope::default(), SharedCounts::default());
+        let request = ExplainedRequest { domain: "shop", descriptors: &descriptors, scope, shared };
+        let mut out = Vec::new();
+        assert_eq!(command::explain(loaded, &request, &mut out).expect("written"), Explained::Match);
+        String::from_utf8(out).expect("text").replace(&dir.path().display().to_string(), "DIR")
+    };
+    let found = explain("acme");
+    let expected = "1. tenant=acme\n     key tenant, value acme: not declared\n   > key tenant, value acme of \
+                    DIR/plans.csv:3: matches, DIR/a.yaml:4:3\n\nrule shop.tenant.limit_5_per_1s\n  declared at \
+                    DIR/a.yaml:4:30\n  5 requests per 1s\n";
+    assert!(found.contains(expected), "{found}");
+    let missing = explain("other");
+    let expected = "     key tenant, a value of DIR/plans.csv: it is not there\n   > key tenant, the default for values \
+                    that DIR/plans.csv lacks: matches, DIR/a.yaml:4:3\n\nrule shop.tenant.plan_free\n";
+    assert!(missing.contains(expected), "{missing}");
+}

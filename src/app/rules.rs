@@ -1,13 +1,15 @@
 //! Loads the rules of a source into the limiter: at the start, and after every change.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
 
 use tokio::time::{sleep, timeout};
 use weir_config::{
-    ConfigErrors, Finding, Loaded, check_shared, divide_by_names, names_of_instances, on_rules_thread,
-    put_in_force, warn_unkept,
+    ConfigErrors, Finding, Loaded, check_shared, divide_by_names, free_tables, names_of_instances,
+    on_rules_thread, put_in_force, warn_unkept,
 };
-use weir_limit::{Coordination, KeyHasher, NANOS_PER_SECOND, RuleSet, SharedCounts, SharedStore, Timestamp};
+use weir_limit::{
+    Coordination, KeyHasher, NANOS_PER_SECOND, RuleSet, SharedCounts, SharedStore, TableRows, Timestamp,
+};
 use weir_net::dns::DnsInstances;
 use weir_server::{
     health::Reason,
@@ -44,6 +46,8 @@ pub(super) struct Rules<S> {
     declared: Option<Loaded>,
     /// When the rules in force change next, by the store's clock.
     until: Option<Timestamp>,
+    /// Those of the rules in force, so that no request frees one of these.
+    tables: Vec<Arc<TableRows>>,
 }
 
 // === impl Rules ===
@@ -64,6 +68,7 @@ impl<S: RuleSource> Rules<S> {
             instances: DnsInstances::new(settings.rules.dns.clone()),
             declared: None,
             until: None,
+            tables: Vec::new(),
         }
     }
 
@@ -166,8 +171,13 @@ impl<S: RuleSource> Rules<S> {
         let names = loaded.domains.iter().flat_map(|domain| names_of_instances(&domain.nodes));
         let names: BTreeSet<Box<str>> = names.map(|(name, _)| name).collect();
         self.instances.follow(&names, self.context.clock.now()).await;
+        let replaced = mem::replace(&mut self.tables, loaded.tables.clone());
         self.declared = Some(loaded);
         self.install(BY_FILES).await;
+        if !replaced.is_empty() {
+            // before the next load, which may need their memory
+            tokio::spawn(on_rules_thread(move || free_tables(replaced)));
+        }
     }
 
     /// What is in force, in words.

@@ -9,5 +9,6 @@ mod limits;
 mod modes;
 mod reload;
 mod responses;
+mod tables;
 
 use weir_harness::{in_process, wire};

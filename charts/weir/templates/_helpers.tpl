@@ -248,6 +248,7 @@ chart cannot know (in a Secret, behind sentinels or SRV records) are the usual o
 {{- if .allowReset }}{{ $_ := set $all "WEIR_REDIS_RESET" "true" }}{{ end }}
 {{- end }}
 {{- end }}
+{{- with $v.rules.tables }}{{ $_ := set $all "WEIR_TABLES_DIR" "/etc/weir/tables" }}{{ end }}
 {{- with $v.rules.xds }}
 {{- if .server }}
 {{- $_ := set $all "CONFIG_TYPE" "GRPC_XDS_SOTW" }}

@@ -60,5 +60,5 @@ pub use load::{Loaded, Options, load, load_documents, load_file, load_input, par
 pub use mapper::read_mapper;
 pub use split::{divide_by_names, names_of_instances};
 pub use tables::TableOptions;
-pub use thread::on_rules_thread;
+pub use thread::{free_tables, on_rules_thread};
 pub use zone::{TimezoneSource, time, timezone_source, use_timezones_of, words};

@@ -21,7 +21,7 @@ use super::{
     tables::{Plan, Plans, TableOptions, TableRefs, Tables},
     yaml::{self, YamlFault, YamlNode, YamlPosition},
 };
-use weir_limit::{Domain, Origin};
+use weir_limit::{Domain, Origin, TableRows};
 
 /// About 150,000 rules: a wrong mount must not fill the memory.
 const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -55,6 +55,8 @@ pub struct Loaded {
     pub domains: Vec<Domain>,
     pub warnings: Vec<Finding>,
     pub files: usize,
+    /// The tables that the rules use. They are large: whoever replaces the rules frees them where that delays nobody.
+    pub tables: Vec<Arc<TableRows>>,
     /// The errors of what is not part of the rules although it is new, because it is invalid.
     pub left_out: Vec<Finding>,
 }
@@ -252,22 +254,21 @@ impl FileReading {
 
     /// Finds the tables that files name, and takes these from the rule files.
     fn find_tables(&mut self) {
-        let mut named: HashMap<PathBuf, Origin> = HashMap::new();
+        let mut places: HashMap<PathBuf, Origin> = HashMap::new();
         for DeclaredFile { file, declared, .. } in &mut self.declared {
             let dir = file.as_ref().and_then(|file| file.path.parent());
             for table in declared.tables.values_mut() {
                 let found = self.tables.find(table, dir, &mut self.report);
-                named.extend(found.map(|real| (real, table.at.clone())));
+                places.extend(found.map(|real| (real, table.at.clone())));
             }
         }
-        let namer = |file: &Option<PathBuf>| file.as_ref().and_then(|file| named.get(file));
-        let tables: Vec<_> = self.files.extract_if(.., |(_, file)| namer(file).is_some()).collect();
+        let by = |file: &Option<PathBuf>| file.as_ref().and_then(|file| places.get(file));
+        let tables: Vec<_> = self.files.extract_if(.., |(_, file)| by(file).is_some()).collect();
         for (name, file) in tables {
             self.report.forget(&name);
             for file_of_table in self.declared.extract_if(.., |declared| declared.name == name) {
                 // its rules would have no effect
-                if let (Some(table), Some(by)) = (file_of_table.declared.tables.values().next(), namer(&file))
-                {
+                if let (Some(table), Some(by)) = (file_of_table.declared.tables.values().next(), by(&file)) {
                     self.report.error_at(table.at.clone(), || {
                         format!("this file is a table, as {by} says, so it has no rules; write them in another one")
                     });
@@ -347,6 +348,7 @@ impl FileReading {
             domains: self.domains,
             warnings,
             files: self.files.len(),
+            tables: self.tables.rows,
             left_out: Vec::new(),
         })
     }

@@ -1,10 +1,12 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    sync::{LazyLock, mpsc},
+    sync::{Arc, LazyLock, mpsc},
     thread,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::oneshot;
+use weir_limit::TableRows;
 
 type RulesJob = Box<dyn FnOnce() + Send>;
 
@@ -26,5 +28,21 @@ pub async fn on_rules_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send 
     match outcome.await.expect("a job sends its outcome") {
         Ok(outcome) => outcome,
         Err(panicked) => resume_unwind(panicked),
+    }
+}
+
+/// How long requests may keep rules that were replaced before one of them frees their tables.
+const LAST_REQUESTS: Duration = Duration::from_secs(1);
+
+const REQUESTS_POLL: Duration = Duration::from_millis(10);
+
+/// Frees the tables of rules that were replaced, once no request uses them. Freeing a million values takes milliseconds,
+/// which must not delay a request either: call it on the rules' thread.
+pub fn free_tables(tables: Vec<Arc<TableRows>>) {
+    let deadline = Instant::now() + LAST_REQUESTS;
+    for table in tables {
+        while Arc::strong_count(&table) > 1 && Instant::now() < deadline {
+            thread::sleep(REQUESTS_POLL);
+        }
     }
 }

@@ -137,7 +137,8 @@ impl TableRows {
         mut repeated: impl FnMut(&str, u32, u32),
     ) -> Self {
         let index = HashTable::with_capacity(rows.len());
-        let mut table = Self { file, text, rows, index, hasher: Default::default(), _bytes: bytes };
+        let hasher = foldhash::fast::RandomState::default();
+        let mut table = Self { file, text, rows, index, hasher, _bytes: bytes };
         for row in 0..table.rows.len() {
             let (value, line) = (table.value(row), table.rows[row].line);
             if let Some(first) = table.find(value) {
@@ -249,7 +250,7 @@ mod tests {
         let (mut text, mut rows, mut repeated) = (String::new(), Vec::new(), Vec::new());
         for (line, (value, class)) in (1..).zip(values) {
             text.push_str(value);
-            rows.push(TableRow { end: text.len() as u32, line, class: *class });
+            rows.push(TableRow { end: u32::try_from(text.len()).expect("short"), line, class: *class });
         }
         let mut bytes = TableBytes::none(Arc::clone(memory));
         assert!(bytes.set(TableRows::bytes(rows.len(), text.len())));

@@ -12,7 +12,7 @@ use super::{
     file::ReadTable,
     plans, rows_of,
 };
-use weir_limit::{Domain, Origin, Rule, RuleNode, TableValues, ValueTable, Values};
+use weir_limit::{Domain, Origin, Pattern, Rule, RuleNode, TableValues, ValueTable, Values};
 
 /// The most nodes that tables add to all domains, as many as the largest rule file has.
 const MAX_NODES: usize = 150_000;
@@ -97,7 +97,10 @@ impl Expansion<'_> {
                         self.below(node, Row::NoTable, |node| node.values = values.unwrap_or(Values::Any)),
                     );
                 }
-                ([], own) => expanded.push(self.row_of_above(node, own)),
+                ([], own) => {
+                    let rule = self.rule_by_above(node, own);
+                    expanded.push(self.below(node, Row::NoTable, |below| below.rule = rule));
+                }
                 (uses, own) => self.rows(node, own, uses, &mut expanded),
             }
         }
@@ -138,31 +141,27 @@ impl Expansion<'_> {
         Some(Values::Table(TableValues { table, group: Some(0) }))
     }
 
-    /// A node whose values no table has; but the row of a node above may have its limit.
-    fn row_of_above(&mut self, node: &RuleNode, own: Option<&TableRef>) -> RuleNode {
-        let rule = match own.and_then(|table| Some((table, table.limits_from()?))) {
-            None => node.rule.clone(),
-            Some((table, limits)) => {
-                let (by, at) = limits.by.clone().unwrap_or_default();
-                let above =
-                    self.above.iter().rev().find(|above| *above.key == *by).map(|above| above.row.clone());
-                match above {
-                    Some(Row::Class(class)) => self.rule(node, table, limits, class),
-                    Some(Row::Missing) => self.default_rule(node, limits),
-                    Some(Row::NoTable) => None,
-                    None => {
-                        self.report.error_at(at, || {
-                            format!(
-                                "no key '{}' is above this descriptor; 'by' names its key, or one above it",
-                                brief(&by)
-                            )
-                        });
-                        None
-                    }
-                }
-            }
+    /// The rule of a node whose values no table has: its own, or that of the row of a node above.
+    fn rule_by_above(&mut self, node: &RuleNode, own: Option<&TableRef>) -> Option<Rule> {
+        let Some((table, limits)) = own.and_then(|table| Some((table, table.limits_from()?))) else {
+            return node.rule.clone();
         };
-        self.below(node, Row::NoTable, |below| below.rule = rule)
+        let (by, at) = limits.by.clone().unwrap_or_default();
+        let above = self.above.iter().rev().find(|above| *above.key == *by);
+        match above.map(|above| above.row.clone()) {
+            Some(Row::Class(class)) => self.rule(node, table, limits, class),
+            Some(Row::Missing) => self.default_rule(node, limits),
+            Some(Row::NoTable) => None,
+            None => {
+                self.report.error_at(at, || {
+                    format!(
+                        "no key '{}' is above this descriptor; 'by' names its key, or one above it",
+                        brief(&by)
+                    )
+                });
+                None
+            }
+        }
     }
 
     /// A node for each limit, and one for the values that the table lacks.
@@ -185,12 +184,13 @@ impl Expansion<'_> {
         }
         let values = Arc::new(ValueTable::new(name, Arc::clone(&table.rows), of_classes));
         let of_group = |group| Values::Table(TableValues { table: Arc::clone(&values), group });
-        let own = own.and_then(|table| Some((table, table.limits_from()?)));
-        let own = own.filter(|(_, limits)| limits.by.as_ref().is_none_or(|(by, _)| **by == *node.key));
+        let by_own = own.and_then(|table| Some((table, table.limits_from()?)));
+        let by_own = by_own.filter(|(_, limits)| limits.by.as_ref().is_none_or(|(by, _)| **by == *node.key));
+        let by_above = if by_own.is_none() { self.rule_by_above(node, own) } else { None };
         for (group, RowGroup { label, class }) in (0..).zip(groups) {
-            let rule = match own {
+            let rule = match by_own {
                 Some((table, limits)) => self.rule(node, table, limits, class),
-                None => node.rule.clone(),
+                None => by_above.clone(),
             };
             expanded.push(self.below(node, Row::Class(class), |below| {
                 below.values = of_group(Some(group));
@@ -198,7 +198,7 @@ impl Expansion<'_> {
                 below.rule = rule;
             }));
         }
-        match own {
+        match by_own {
             Some((_, limits)) => {
                 let Some((default, _)) = &limits.default else { return };
                 let rule = self.default_rule(node, limits);
@@ -208,7 +208,7 @@ impl Expansion<'_> {
                     below.rule = rule;
                 }));
             }
-            None => expanded.push(self.below(node, Row::Missing, |_| {})),
+            None => expanded.push(self.below(node, Row::Missing, |below| below.rule = by_above)),
         }
     }
 
@@ -297,6 +297,16 @@ impl Expansion<'_> {
         }
         for node in declared {
             self.check_rest(node, expanded);
+            let of_key = keys.get(&*node.key).into_iter().flatten();
+            let default = of_key.filter(|values| values.group.is_none()).map(|values| &values.table).next();
+            let is_rest = node.values == Values::Any || node.values.patterns().all(Pattern::is_wildcard);
+            if let Some(table) = default.filter(|_| is_rest && !self.refs.contains_key(&node.origin)) {
+                self.report.warn_at(node.origin.clone(), || {
+                    format!("this descriptor never matches: the 'default' of {} is tried first", table.name())
+                });
+            }
+        }
+        for node in declared {
             let Some(known) = keys.remove(&*node.key) else { continue };
             if known.len() > MAX_TABLES {
                 self.report.error_at(node.origin.clone(), || {

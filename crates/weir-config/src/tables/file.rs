@@ -39,7 +39,7 @@ const COLUMNS: [&str; 3] = ["plan", "timezone", "starts"];
 pub(super) struct ReadTable {
     pub(super) rows: Arc<TableRows>,
     pub(super) limits: Vec<RowLimits>,
-    /// Those that rules name.
+    /// Those that rules name, in order.
     columns: Vec<Box<str>>,
 }
 
@@ -94,11 +94,11 @@ impl ReadTable {
         let input = BufReader::with_capacity(BUFFER, file);
         let mut builder = RowsBuilder::new(memory);
         let mut limits = Vec::new();
-        let read = match columns {
+        let outcome = match columns {
             None => read_list(input, &mut builder, report),
             Some(columns) => read_limits(input, columns, &mut builder, &mut limits, report),
         };
-        match read {
+        match outcome {
             Ok(()) => {}
             Err(CsvError::Fault(YamlFault { at, message })) => report.error(at, message),
             Err(CsvError::Io(error)) => {
@@ -120,7 +120,7 @@ impl ReadTable {
     pub(super) fn cells(&self, class: usize, column: &str) -> LimitCells<'_> {
         let cells = &self.limits[class].0;
         let [plan, timezone, starts] = [0, 1, 2].map(|i| cells[i].as_ref());
-        let at = self.columns.iter().position(|other| **other == *column);
+        let at = self.columns.binary_search_by(|other| (**other).cmp(column)).ok();
         let limit = at.and_then(|at| cells[COLUMNS.len() + at].as_ref());
         LimitCells { plan, limit, timezone, starts }
     }
@@ -165,20 +165,19 @@ fn read_limits(
     while reader.next(&mut record)? {
         match read_row(&record, &names, columns, &mut key) {
             Ok(value) => {
-                let class = match classes.get(&*key) {
-                    Some(class) => *class,
-                    None => {
-                        let at = record.at();
-                        if limits.len() >= MAX_LIMITS {
-                            let message = format!("a table has at most {MAX_LIMITS} different limits");
-                            return Err(CsvError::Fault(YamlFault::new(at, message)));
-                        }
-                        builder.limits += 4 * key.len() + 16 * size_of::<Option<Cell>>();
-                        limits.push(RowLimits::of(&record, &names, columns));
-                        let class = u32::try_from(classes.len()).unwrap_or(u32::MAX);
-                        classes.insert(key.as_str().into(), class);
-                        class
+                let class = if let Some(class) = classes.get(&*key) {
+                    *class
+                } else {
+                    let at = record.at();
+                    if limits.len() >= MAX_LIMITS {
+                        let message = format!("a table has at most {MAX_LIMITS} different limits");
+                        return Err(CsvError::Fault(YamlFault::new(at, message)));
                     }
+                    builder.limits += 4 * key.len() + (8 + columns.len()) * size_of::<Option<Cell>>();
+                    limits.push(RowLimits::of(&record, &names, columns));
+                    let class = u32::try_from(classes.len()).unwrap_or(u32::MAX);
+                    classes.insert(key.as_str().into(), class);
+                    class
                 };
                 builder.push(value, record.at(), class)?;
             }
@@ -217,7 +216,7 @@ fn read_header(
     if !has(VALUE) {
         report.error(record.at(), "the column 'value' is missing");
     }
-    for column in columns.iter().filter(|column| !has(column) && !(***column == *super::LIMIT && has("plan")))
+    for column in columns.iter().filter(|column| !(has(column) || ***column == *super::LIMIT && has("plan")))
     {
         report.error(record.at(), format!("the column '{}' is missing, which a rule names", brief(column)));
     }
@@ -254,7 +253,7 @@ fn read_row<'r>(
         }
         if **name == *COLUMNS[0] {
             plan = true;
-        } else if columns.contains(name) {
+        } else if columns.binary_search(name).is_ok() {
             limits += 1;
             limit_at = at;
         }

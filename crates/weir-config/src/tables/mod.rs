@@ -29,9 +29,10 @@ use super::{
     error::ConfigReport,
     fields::{Field, Fields, wrong},
     keys::KeyLevel,
+    scalar::Scalar,
     yaml::{Value, YamlNode},
 };
-use weir_limit::{Domain, Origin, Rule, TableMemory, ValueTable};
+use weir_limit::{Domain, Origin, Rule, TableMemory, TableRows, ValueTable};
 
 pub(super) use self::plans::{Plan, Plans};
 
@@ -97,6 +98,8 @@ pub(super) struct Tables {
     dir: Option<PathBuf>,
     memory: Arc<TableMemory>,
     read: HashMap<TableKey, TableOfLoad>,
+    /// Those of all tables.
+    pub(super) rows: Vec<Arc<TableRows>>,
     /// Whether a file changed while it was read.
     pub(super) has_changed: bool,
 }
@@ -180,7 +183,7 @@ impl TableRef {
     }
 
     fn file(field: Field<&YamlNode>, report: &mut ConfigReport) -> Option<Box<str>> {
-        let name = field.value.scalar().map(|scalar| scalar.text()).filter(|name| !name.is_empty());
+        let name = field.value.scalar().map(Scalar::text).filter(|name| !name.is_empty());
         if name.is_none() {
             report.error(field.at, wrong("file of a table", "the name of a file", field.value));
         }
@@ -300,13 +303,16 @@ impl Tables {
                 self.has_changed = true;
                 report.error_at(report.whole(), || "the table changes while it is read".to_owned());
             }
+            self.rows.extend(read.iter().map(|table| Arc::clone(&table.rows)));
             let table = TableOfLoad { table: read.ok().map(Rc::new), report, rules: HashMap::new() };
             self.read.insert((real, has_limits), table);
         }
         expand::domains(self, domains, refs, plans, report);
         // in the order of their paths, so that a load says the same each time
         let read: BTreeMap<_, _> = self.read.drain().collect();
-        read.into_values().for_each(|table| report.add(table.report));
+        for table in read.into_values() {
+            report.add(table.report);
+        }
     }
 
     fn of(&mut self, table: &TableRef) -> Option<&mut TableOfLoad> {
@@ -316,9 +322,8 @@ impl Tables {
 }
 
 /// The pairs of tables in which a value was looked for that both have.
-type ComparedTables = HashSet<(*const weir_limit::TableRows, *const weir_limit::TableRows)>;
+type ComparedTables = HashSet<(*const TableRows, *const TableRows)>;
 
-/// The name and the rows of a table, and what they say together.
-fn rows_of(table: &Arc<ValueTable>) -> *const weir_limit::TableRows {
+fn rows_of(table: &Arc<ValueTable>) -> *const TableRows {
     Arc::as_ptr(table.rows())
 }

@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | none, and it begins with `domain:` | uses it as the only file |
 //! | `<!-- saved as config/NAME -->` | saves it beside the files of `config/` |
+//! | `<!-- beside NAME, … -->` | uses it as the only rule file, beside the tables after `<!-- NAME -->` on the page |
 //! | `<!-- rule: the rate_limit of a descriptor -->` | writes it below a descriptor |
 
 use std::{fs, path::PathBuf};
@@ -65,6 +66,14 @@ fn blocks() -> Vec<Block> {
     blocks
 }
 
+/// Returns the block of a page after the comment with this name of a file.
+fn table(page: &str, name: &str) -> String {
+    let text = fs::read_to_string(repository(page)).expect("a page");
+    let (_, after) = text.split_once(&format!("<!-- {name} -->\n```")).unwrap_or_else(|| panic!("no {name}"));
+    let lines: Vec<&str> = after.lines().skip(1).take_while(|line| *line != "```").collect();
+    lines.join("\n") + "\n"
+}
+
 impl Block {
     fn is_of_rules(&self) -> bool {
         let first =
@@ -82,6 +91,14 @@ impl Block {
                     self.text.lines().map(|line| format!("  {}\n", &line[least.unwrap_or_default()..]));
                 let below: String = lines.collect();
                 weir_config::parse(&self.page, &format!("domain: d\ndescriptors:\n- key: k\n{below}"))
+            }
+            Some(comment) if comment.starts_with("beside ") => {
+                let dir = tempfile::tempdir().expect("a directory");
+                fs::write(dir.path().join("rules.yaml"), &self.text).expect("a file");
+                for name in comment.trim_start_matches("beside ").split(", ") {
+                    fs::write(dir.path().join(name), table(&self.page, name)).expect("a file");
+                }
+                weir_config::load(dir.path(), &Options::default())
             }
             Some(comment) => {
                 let name =

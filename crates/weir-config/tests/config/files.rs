@@ -27,8 +27,8 @@ fn load(dir: &Path) -> Loaded {
 }
 
 /// Returns the errors, without the directory's name.
-fn errors(dir: &Path, options: Options) -> Vec<String> {
-    let errors = weir_config::load(dir, &options).expect_err("errors");
+fn errors(dir: &Path, options: &Options) -> Vec<String> {
+    let errors = weir_config::load(dir, options).expect_err("errors");
     let prefix = format!("{}/", dir.display());
     errors.errors.iter().map(|error| error.to_string().replace(&prefix, "")).collect()
 }
@@ -43,12 +43,8 @@ fn merge() -> Options {
 
 #[test]
 fn every_file_is_read_in_the_order_of_paths() {
-    let dir = dir(&[
-        ("z.yaml", "domain: z"),
-        ("a.txt", "domain: a"),
-        ("m/b", "domain: b"),
-        ("m/n/c.yml", "domain: c"),
-    ]);
+    let dir =
+        dir(&[("z.yaml", "domain: z"), ("a", "domain: a"), ("m/b", "domain: b"), ("m/n/c.yml", "domain: c")]);
     let loaded = load(dir.path());
     assert_eq!((names(&loaded), loaded.files), (vec!["a", "b", "c", "z"], 4));
 }
@@ -69,7 +65,7 @@ fn one_invalid_file_rejects_all_files_and_every_error_is_reported() {
         ("c.yaml", "domain: c\nfoo: 1\nbar: 2\n"),
         ("d.yaml", ""),
     ]);
-    let errors = errors(dir.path(), Options::default());
+    let errors = errors(dir.path(), &Options::default());
     let starts = [
         "b.yaml:1:1: config file cannot have empty domain",
         "c.yaml:2:1: config error, unknown key 'foo'",
@@ -96,7 +92,7 @@ fn a_domain_in_two_files_is_an_error_unless_they_are_merged() {
         ("a.yaml", "domain: d\ndescriptors: [{key: a}]"),
         ("b.yaml", "domain: d\ndescriptors: [{key: b}]"),
     ]);
-    let errors = errors(dir.path(), Options::default());
+    let errors = errors(dir.path(), &Options::default());
     assert_eq!(errors.len(), 1);
     assert!(
         errors[0].starts_with("b.yaml:1:9: duplicate domain 'd' in config file; the first is at a.yaml:1:9"),
@@ -124,7 +120,7 @@ fn wildcards_of_merged_files_are_tried_in_the_order_of_paths() {
 #[test]
 fn duplicates_across_merged_files_name_both_places() {
     let text = "domain: d\ndescriptors: [{key: k, value: v}]";
-    let errors = errors(dir(&[("a.yaml", text), ("b/c.yaml", text)]).path(), merge());
+    let errors = errors(dir(&[("a.yaml", text), ("b/c.yaml", text)]).path(), &merge());
     assert_eq!(errors.len(), 1);
     assert!(
         errors[0].starts_with(
@@ -187,7 +183,7 @@ fn a_visible_link_to_a_file_missing_from_the_version_is_not_read() {
     assert_eq!(names(&load(dir.path())), ["a"]);
     // without any version the rules are lost
     fs::remove_file(dir.path().join("..data")).expect("a removal");
-    let errors = errors(dir.path(), Options::default());
+    let errors = errors(dir.path(), &Options::default());
     assert_eq!(errors.len(), 2, "{errors:?}");
     assert!(errors[0].starts_with("a.yaml: error loading config file: cannot read: "), "{errors:?}");
 }
@@ -269,7 +265,7 @@ fn a_dangling_link_is_a_warning_if_its_name_is_hidden() {
     assert_eq!(weir_config::load(dir.path(), &options).expect("rules").warnings.len(), 0);
     // the file that it leads to may be about to come back
     symlink("gone", dir.path().join("b.yaml")).expect("a link");
-    let errors = errors(dir.path(), options);
+    let errors = errors(dir.path(), &options);
     assert!(
         errors.len() == 1 && errors[0].contains("b.yaml: error loading config file: cannot read: "),
         "{errors:?}"
@@ -287,7 +283,7 @@ fn a_link_to_a_config_map_without_a_version_is_an_error_through_other_links() {
     symlink("../map/a.yaml", rules.join("a.yaml")).expect("a link");
     assert_eq!(names(&load(&rules)), ["a"]);
     fs::remove_file(map.path().join("..data")).expect("a removal");
-    let errors = errors(&rules, Options::default());
+    let errors = errors(&rules, &Options::default());
     assert!(
         errors.len() == 1 && errors[0].starts_with("a.yaml: error loading config file: cannot read: "),
         "{errors:?}"
@@ -310,7 +306,7 @@ fn sockets_and_devices_are_ignored() {
 fn a_missing_directory_is_an_error() {
     let dir = tempfile::tempdir().expect("a directory");
     let gone = dir.path().join("gone");
-    let errors = errors(&gone, Options::default());
+    let errors = errors(&gone, &Options::default());
     assert_eq!(errors.len(), 1);
     assert!(
         errors[0].contains("/gone: error loading config file: cannot read the rules directory: "),

@@ -239,7 +239,7 @@ fn values_of_a_wrong_type_are_errors() {
     assert_findings(
         "- a\n",
         &[
-            "f.yaml:1:1: error loading config file: a rule file must be a mapping of domain, descriptors, all_or_nothing, timezone, give_back, not a list",
+            "f.yaml:1:1: error loading config file: a rule file must be a mapping of domain, descriptors, all_or_nothing, plans, timezone, give_back, not a list",
         ],
     );
 }

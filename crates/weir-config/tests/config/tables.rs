@@ -413,6 +413,53 @@ fn values_without_a_limit_are_warned_of() {
 }
 
 #[test]
+fn descriptors_that_a_default_hides_are_warned_of() {
+    let text = format!("{RULES}  - key: tenant\n    value: 'a*'\n  - key: tenant\n    value: acme\n");
+    let files = dir(&[("rules.yaml", &text), ("plans.csv", PLANS), ("blocked.txt", "a")]);
+    let warnings: Vec<String> = load(files.path()).warnings.iter().map(ToString::to_string).collect();
+    let expected =
+        "rules.yaml:12:5: this descriptor never matches: the 'default' of plans.csv is tried first";
+    assert!(warnings.len() == 1 && warnings[0].ends_with(expected), "{warnings:?}");
+}
+
+#[test]
+fn rows_of_two_keys_give_limits_on_one_path() {
+    let text = "\
+domain: shop
+descriptors:
+  - key: tenant
+    descriptors:
+      - key: user
+        limits_from: {file: plans.csv, by: tenant}
+        descriptors:
+          - key: path
+            limits_from: {file: users.csv, by: user}
+";
+    let files = [
+        ("rules.yaml", text),
+        ("plans.csv", "value,limit\nacme,1 per 1m\nbolt,2 per 1m\n"),
+        ("users.csv", "value,limit\nann,3 per 1m\nbob,4 per 1m\n"),
+    ];
+    let dir = dir(&files);
+    let rules = rules(dir.path());
+    let of = |tenant: &str, user: &str, path: Option<&str>| {
+        let mut pairs = vec![("tenant", tenant), ("user", user)];
+        pairs.extend(path.map(|path| ("path", path)));
+        limits(&rules, &pairs).map(|(limit, _)| limit.split(' ').next().unwrap_or_default().to_owned())
+    };
+    for (tenant, user, own, below) in [
+        ("acme", "ann", Some("1"), Some("3")),
+        ("bolt", "bob", Some("2"), Some("4")),
+        ("bolt", "eve", Some("2"), None),
+        ("corp", "ann", None, Some("3")),
+        ("corp", "eve", None, None),
+    ] {
+        assert_eq!(of(tenant, user, None).as_deref(), own, "{tenant} {user}");
+        assert_eq!(of(tenant, user, Some("/")).as_deref(), below, "{tenant} {user}");
+    }
+}
+
+#[test]
 fn tables_are_no_rule_files() {
     // neither are YAML, nor has the second an extension that says so
     let files = dir(&[
@@ -648,7 +695,7 @@ fn different_limits_are_bounded_since_each_is_a_node() {
         "domain: shop\ndescriptors:\n  - key: tenant\n    limits_from: plans.csv\n    descriptors:\n",
     );
     (0..100).for_each(|i| {
-        writeln!(text, "      - {{key: k{i}, rate_limit: {{requests: 1, per: 1m}}}}").expect("a string")
+        writeln!(text, "      - {{key: k{i}, rate_limit: {{requests: 1, per: 1m}}}}").expect("a string");
     });
     let errors = errors_of(&text, &plans);
     let expected = "rules.yaml:4:18: the table has 2000 different limits, each with 101 descriptors here, and tables add at \

@@ -20,15 +20,7 @@ use weir_store::{
 
 /// Returns a node for one value or pattern, or for any value if `value` is empty.
 pub fn node(key: &str, value: &str) -> RuleNode {
-    RuleNode {
-        key: key.to_owned(),
-        values: if value.is_empty() { Values::Any } else { Values::One(Pattern::new(value)) },
-        share_threshold: false,
-        value_to_metric: false,
-        rule: None,
-        children: Vec::new(),
-        origin: Origin::default(),
-    }
+    RuleNode::new(key, if value.is_empty() { Values::Any } else { Values::One(Pattern::new(value)) })
 }
 
 /// Returns a node whose rule admits `requests` a minute.

@@ -100,7 +100,7 @@ impl RuleSource for XdsSource {
             None => self.accepted.clone().unwrap_or_default(),
         };
         let (options, defaults) = (self.options.clone(), self.defaults.clone());
-        let loaded = on_rules_thread(move || load(resources, options, &defaults)).await;
+        let loaded = on_rules_thread(move || load(resources, &options, &defaults)).await;
         loaded.map(|loaded| Loaded { left_out: self.rejected_defaults.clone(), ..loaded })
     }
 
@@ -164,7 +164,11 @@ fn error(message: String) -> Finding {
 }
 
 /// Checks `resources` together, as the files of a directory are: in the order of their names.
-fn load(resources: Vec<Resource>, options: Options, defaults: &RuleDefaults) -> Result<Loaded, ConfigErrors> {
+fn load(
+    resources: Vec<Resource>,
+    options: &Options,
+    defaults: &RuleDefaults,
+) -> Result<Loaded, ConfigErrors> {
     let (mut documents, mut errors): (Vec<Document>, Vec<Finding>) = (Vec::new(), Vec::new());
     let mut unreadable = 0;
     for resource in resources {
@@ -183,7 +187,7 @@ fn load(resources: Vec<Resource>, options: Options, defaults: &RuleDefaults) -> 
     }
     // control planes send them in any order
     documents.sort_by(|a, b| a.name.cmp(&b.name));
-    let loaded = load_documents(documents, &options);
+    let loaded = load_documents(documents, options);
     if errors.is_empty() {
         return loaded.map(|mut loaded| {
             defaults.apply(&mut loaded.domains);
