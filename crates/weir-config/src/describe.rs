@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use super::share::{ANONYMOUS, BORROW, LEND};
 use weir_limit::{
-    Bucket, CompiledRule, Coordination, GiveBack, Hits, IN_FLIGHT, Limit, OnStoreFailure, OverLimitPolicy,
-    Pattern, Refill, Reserve, ReserveAmount, Rule, Scope, SharedCounts, SharedStore, Tier, Values,
-    share::Sharing,
+    Bucket, CompiledRule, Coordination, CountBy, GiveBack, Hits, IN_FLIGHT, Limit, OnStoreFailure,
+    OverLimitPolicy, Pattern, Refill, Reserve, ReserveAmount, Rule, Scope, SharedCounts, SharedStore, Tier,
+    Values, share::Sharing,
 };
 use weir_observe::text::escaped;
 
@@ -24,6 +24,8 @@ impl RuleDescription<'_> {
         let rule = &self.compiled.rule;
         let mut lines =
             vec![format!("rule {}", self.compiled.path), format!("  declared at {}", rule.origin)];
+        let counted = self.compiled.levels.iter().filter(|level| level.count_by != CountBy::Values);
+        lines.extend(counted.map(|level| format!("  counts '{}' by {}", level.key, level.count_by)));
         lines.extend(rule.in_flight.map(|limit| format!("  {limit}")));
         match &rule.limit {
             Limit::Unlimited if rule.in_flight.is_some() => {
@@ -177,7 +179,17 @@ impl RuleDescription<'_> {
             .levels
             .iter()
             .map(|level| match &level.values {
-                Values::Any => json!({ "key": level.key }),
+                Values::Any if level.count_by == CountBy::Values => json!({ "key": level.key }),
+                Values::Any => json!({ "key": level.key, "count_by": level.count_by.to_string() }),
+                Values::Networks(list) => {
+                    let values = list.networks().iter().map(|listed| listed.network.to_string());
+                    json!({
+                        "key": level.key,
+                        "match": "cidr",
+                        "values": values.collect::<Vec<_>>(),
+                        "count_by": level.count_by.to_string(),
+                    })
+                }
                 Values::One(pattern) => json!({ "key": level.key, "value": pattern.text() }),
                 Values::Of(patterns) => {
                     let values: Vec<&str> = patterns.iter().map(Pattern::text).collect();

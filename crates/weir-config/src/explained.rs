@@ -7,6 +7,8 @@ pub fn candidate(entry: &Entry<'_>, candidate: Candidate<'_>) -> String {
     let Entry { key, value } = entry;
     match candidate {
         Candidate::Literal => format!("key {key}, value {value}"),
+        Candidate::Networks(_, Some(network)) => format!("key {key}, network {network}"),
+        Candidate::Networks(networks, None) => format!("key {key}, networks ({networks})"),
         Candidate::Wildcard(pattern) => format!("key {key}, value {pattern}"),
         Candidate::KeyOnly => format!("key {key}, any value"),
     }

@@ -33,6 +33,7 @@ const REFERENCE: &[Key] = &[
 const OURS: &[Key] = &[
     ("all_or_nothing", &[Root]),
     ("values", &[Descriptor]),
+    ("count_by", &[Descriptor]),
     ("enabled", &[Descriptor]),
     ("unit_multiplier", &[RateLimit, Tier, Shadow]),
     ("requests", &[RateLimit, Tier, Shadow]),
@@ -75,7 +76,7 @@ const OURS: &[Key] = &[
     ("summary_options", &[MapperDefaults, Mapping]),
     ("quantiles", &[MapperDefaults, Mapping, SummaryOptions]),
     ("ttl", &[MapperDefaults, Mapping]),
-    ("match", &[Mapping]),
+    ("match", &[Descriptor, Mapping]),
     ("match_metric_type", &[Mapping]),
     ("action", &[Mapping]),
     ("labels", &[Mapping]),

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    checks::{duplicates, hidden, ineffective, request_names, unmetered},
+    checks::{duplicates, hidden, ineffective, open_lists, request_names, unmetered},
     compile::{Declared, compile},
     documents::{self, Document, DocumentContent},
     encoding::decode,
@@ -228,6 +228,7 @@ impl FileReading {
             request_names::check(domain, report);
             ineffective::warn(domain, report);
             hidden::warn(domain, report);
+            open_lists::warn(domain, report);
             unmetered::warn(domain, report);
         }
         self.report.finish().map(|warnings| Loaded {

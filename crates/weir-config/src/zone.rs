@@ -20,9 +20,13 @@ pub(super) fn find(name: &str) -> Result<TimeZone, String> {
     database.get(name).map_err(|_| {
         let names: Vec<_> = database.available().map(|name| name.to_string()).collect();
         let last = |name: &str| name.rsplit('/').next().unwrap_or_default().to_owned();
-        let nearest = spelling::nearest(name, names.iter().map(String::as_str))
-            .or_else(|| names.iter().map(String::as_str).find(|known| last(known).eq_ignore_ascii_case(name)));
+        let nearest = spelling::nearest(name, names.iter().map(String::as_str)).or_else(|| {
+            names.iter().map(String::as_str).find(|known| last(known).eq_ignore_ascii_case(name))
+        });
         let hint = nearest.map(|nearest| format!("; did you mean '{nearest}'?")).unwrap_or_default();
-        format!("unknown timezone '{}'; write a name of IANA's database, such as Europe/Berlin{hint}", brief(name))
+        format!(
+            "unknown timezone '{}'; write a name of IANA's database, such as Europe/Berlin{hint}",
+            brief(name)
+        )
     })
 }

@@ -1,4 +1,6 @@
-use std::fmt;
+use std::{fmt, sync::Arc};
+
+use super::network::{IpNetwork, NetworkList};
 
 /// The values that a node of the rule tree matches, for entries with its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -8,6 +10,9 @@ pub enum Values {
     One(Pattern),
     /// Any of several values or patterns, which share their counter. Never empty.
     Of(Vec<Pattern>),
+    /// The addresses of networks, and the networks within. Never empty. They share their counter, unless the node says
+    /// otherwise.
+    Networks(Arc<NetworkList>),
 }
 
 /// A value as written in a rule: literal, or with `*` for zero or more characters, anywhere and several times.
@@ -21,9 +26,10 @@ pub struct Pattern {
 // === impl Values ===
 
 impl Values {
+    /// Returns the values and patterns that are compared as text.
     pub fn patterns(&self) -> impl Iterator<Item = &Pattern> {
         match self {
-            Self::Any => [].iter(),
+            Self::Any | Self::Networks(_) => [].iter(),
             Self::One(pattern) => std::slice::from_ref(pattern).iter(),
             Self::Of(patterns) => patterns.iter(),
         }
@@ -33,14 +39,30 @@ impl Values {
         self.patterns().any(Pattern::is_wildcard)
     }
 
+    pub fn networks(&self) -> Option<&Arc<NetworkList>> {
+        match self {
+            Self::Networks(list) => Some(list),
+            Self::Any | Self::One(_) | Self::Of(_) => None,
+        }
+    }
+
     pub fn matches(&self, value: &str) -> bool {
-        matches!(self, Self::Any) || self.patterns().any(|pattern| pattern.matches(value))
+        let holds = |list: &Arc<NetworkList>| {
+            let holds = |value| list.networks().iter().any(|listed| listed.network.contains(&value));
+            IpNetwork::of_value(value).is_some_and(holds)
+        };
+        matches!(self, Self::Any)
+            || self.patterns().any(|pattern| pattern.matches(value))
+            || self.networks().is_some_and(holds)
     }
 }
 
 /// Formats the values as in counter keys and stat names: joined with `|`.
 impl fmt::Display for Values {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Self::Networks(list) = self {
+            return f.write_str(list.name());
+        }
         for (i, pattern) in self.patterns().enumerate() {
             if i > 0 {
                 f.write_str("|")?;

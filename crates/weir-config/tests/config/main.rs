@@ -8,5 +8,6 @@ mod keys;
 mod matching;
 mod messages;
 mod misplaced;
+mod networks;
 mod shares;
 mod tiers;

@@ -132,10 +132,12 @@ fn no_rates() -> Value {
 }
 
 fn level(level: &Level) -> Value {
-    let values: Option<Vec<&str>> = match &level.values {
+    let values: Option<Vec<String>> = match &level.values {
         Values::Any => None,
-        Values::One(pattern) => Some(vec![pattern.text()]),
-        Values::Of(patterns) => Some(patterns.iter().map(Pattern::text).collect()),
+        Values::Networks(list) => {
+            Some(list.networks().iter().map(|listed| listed.network.to_string()).collect())
+        }
+        values => Some(values.patterns().map(|pattern| pattern.text().to_owned()).collect()),
     };
     json!({ "key": &*level.key, "values": values })
 }
