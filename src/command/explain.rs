@@ -8,8 +8,9 @@ use std::{
 
 use weir_config::{ConfigErrors, Loaded, RuleDescription, explained, put_in_force, time};
 use weir_limit::{
-    Candidate, CompiledRule, Descriptor, DescriptorMatch, Domain, Entry, Explanation, KeyHasher, Lookup,
-    Matched, Outcome, OverLimitPolicy, Request, RequestName, RuleSet, Scope, SharedCounts, Step, Timestamp,
+    Candidate, CompiledRule, Descriptor, DescriptorMatch, Domain, Entry, Explanation, IpNetwork, KeyHasher,
+    Lookup, Matched, Outcome, OverLimitPolicy, Request, RequestName, RuleSet, Scope, SharedCounts, Step,
+    Timestamp,
     share::{Anonymous, OTHER},
 };
 use weir_limiter::did_you_mean;
@@ -145,6 +146,11 @@ fn write_step(number: usize, step: &Step<'_>, out: &mut impl Write) -> io::Resul
                 if patterns <= MOST_PATTERNS {
                     write_line!(out, "     {candidate}: does not match")?;
                 }
+            }
+            None if matches!(attempt.candidate, Candidate::Networks(..)) => {
+                let is_address = IpNetwork::of_value(step.entry.value).is_some();
+                let why = if is_address { "" } else { ", since it is no address" };
+                write_line!(out, "     {candidate}: do not hold the value{why}")?;
             }
             None => {
                 write_more(&mut patterns, out)?;

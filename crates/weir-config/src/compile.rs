@@ -10,13 +10,13 @@ use super::{
     error::ConfigReport,
     fields::{Field, Fields},
     keys::KeyLevel,
-    metadata, rate_limit,
+    metadata, networks, rate_limit,
     scalar::{Meaning, Scalar, brief},
     tables::{self, TableRef, TableRefs, plans},
     yaml::{Value, YamlNode, YamlPosition},
     zone,
 };
-use weir_limit::{self as limit, Domain, Origin, Pattern, Rule, Scope, Values};
+use weir_limit::{self as limit, CountBy, Domain, NetworkList, Origin, Pattern, Rule, Scope, Values};
 
 const LITERAL_STAR: &str = "'*' in a key is literal here, but to envoyproxy/ratelimit it is a wildcard in the text \
                             'key_value' of an entry; write a descriptor for each key, and wildcards in 'value'";
@@ -102,19 +102,25 @@ impl Walk<'_> {
             Some(_) => {}
         }
         let key = key.map_or("", |key| key.value);
-        let values = self.values(&fields, key);
-        let table = TableRef::read(&fields, self.report);
+        let is_cidr = fields.choice("match", &[("glob", false), ("cidr", true)], self.report) == Some(true);
+        let table = TableRef::read(&fields, is_cidr, self.report);
         let is_list = table.as_ref().is_some_and(|table| !table.has_limits());
+        let values = if is_cidr && !is_list { self.networks(&fields) } else { self.values(&fields, key) };
+        let count_by = match &table {
+            // its values are one list, or each is by itself
+            Some(_) if !is_cidr => CountBy::Values,
+            _ => networks::count_by(&fields, &values, is_cidr, self.report),
+        };
         let name = match &table {
             Some(table) => format!("{key}_{}", table.name),
             None if values == Values::Any => key.to_owned(),
             None => format!("{key}_{values}"),
         };
         let share_threshold = self.share_threshold(&fields, &values, &name)
-            || is_list && tables::shares_counter(&fields, self.report);
+            || is_list && !is_cidr && tables::shares_counter(&fields, self.report);
         let rule = self.rule(&fields, table.as_ref());
         let has_one_counter = share_threshold
-            || matches!(values, Values::Of(_))
+            || (count_by == CountBy::Values && matches!(values, Values::Of(_) | Values::Networks(_)))
             || matches!(&values, Values::One(pattern) if !pattern.is_wildcard());
         if let Some(rule) = rule.as_ref().filter(|rule| rule.sharing.is_some() && has_one_counter) {
             let Origin { line, column, .. } = rule.origin;
@@ -149,6 +155,7 @@ impl Walk<'_> {
             values,
             plan: None,
             share_threshold,
+            count_by,
             value_to_metric,
             rule,
             children,
@@ -195,11 +202,26 @@ impl Walk<'_> {
             self.report.error(list.key_at, "'value' and 'values' cannot be combined");
         }
         let mut patterns: Vec<Pattern> = Vec::new();
-        let items = fields.list("values", self.report);
-        if items.is_empty() && matches!(list.value.value, Value::List(_)) {
-            self.report.error(list.at, "'values' must not be empty; remove it to match every value");
-        }
         let mut seen = HashSet::new();
+        for (text, at) in self.texts(fields, list.at) {
+            if seen.insert(text) {
+                patterns.push(self.pattern(key, text, at));
+            } else {
+                self.report.error(at, format!("duplicate value '{}'", brief(text)));
+            }
+        }
+        if patterns.is_empty() { Values::Any } else { Values::Of(patterns) }
+    }
+
+    /// The texts of `values`, which is at `at`, with their places.
+    fn texts<'n>(&mut self, fields: &Fields<'n>, at: YamlPosition) -> Vec<(&'n str, YamlPosition)> {
+        let items = fields.list("values", self.report);
+        if items.is_empty()
+            && fields.get("values").is_some_and(|list| matches!(list.value.value, Value::List(_)))
+        {
+            self.report.error(at, "'values' must not be empty; remove it to match every value");
+        }
+        let mut texts = Vec::with_capacity(items.len());
         for item in items {
             match item.scalar().map(Scalar::text) {
                 None => {
@@ -207,13 +229,33 @@ impl Walk<'_> {
                     self.report.error(item.at, format!("'values' must be a list of texts, but has {kind}"));
                 }
                 Some("") => self.report.error(item.at, "a value in 'values' must not be empty"),
-                Some(text) if seen.insert(text) => patterns.push(self.pattern(key, text, item.at)),
-                Some(text) => {
-                    self.report.error(item.at, format!("duplicate value '{}'", brief(text)));
-                }
+                Some(text) => texts.push((text, item.at)),
             }
         }
-        if patterns.is_empty() { Values::Any } else { Values::Of(patterns) }
+        texts
+    }
+
+    /// The values of `match: cidr`.
+    fn networks(&mut self, fields: &Fields<'_>) -> Values {
+        let right = "'match: cidr' takes a list: write 'values";
+        if let Some(value) = fields.get("value") {
+            let written = value.value.scalar().map_or("10.0.0.0/8".into(), Scalar::brief);
+            self.report.error(value.key_at, format!("{right}: [{written}]'"));
+        }
+        let Some(list) = fields.get("values") else {
+            let at = fields.get("match").map_or(fields.at, |field| field.key_at);
+            if fields.get("value").is_none() {
+                self.report.error(at, format!("{right}: [10.0.0.0/8]'"));
+            }
+            return Values::Any;
+        };
+        let file = self.report.origin(list.at).file;
+        let networks = networks::read(&file, self.texts(fields, list.at), self.report);
+        if networks.is_empty() {
+            Values::Any
+        } else {
+            Values::Networks(NetworkList::new(file, networks).into())
+        }
     }
 
     fn share_threshold(&mut self, fields: &Fields<'_>, values: &Values, name: &str) -> bool {
@@ -229,7 +271,8 @@ impl Walk<'_> {
             self.report.error(
                 at,
                 format!(
-                    "share_threshold can only be used with wildcard values (containing '*'), but found key '{name}'"
+                    "share_threshold can only be used with wildcard values (containing '*'), but found key '{}'",
+                    brief(name)
                 ),
             );
         }

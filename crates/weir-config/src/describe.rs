@@ -7,9 +7,9 @@ use super::{
     zone,
 };
 use weir_limit::{
-    Bucket, CompiledRule, Coordination, GiveBack, Hits, IN_FLIGHT, Limit, OnStoreFailure, OverLimitPolicy,
-    Pattern, Refill, Reserve, ReserveAmount, Rule, Schedule, Scope, SharedCounts, SharedStore, Tier,
-    Timestamp, Values, share::Sharing,
+    Bucket, CompiledRule, Coordination, CountBy, GiveBack, Hits, IN_FLIGHT, Limit, OnStoreFailure,
+    OverLimitPolicy, Pattern, Refill, Reserve, ReserveAmount, Rule, Schedule, Scope, SharedCounts,
+    SharedStore, Tier, Timestamp, Values, share::Sharing,
 };
 use weir_observe::text::escaped;
 
@@ -27,6 +27,8 @@ impl RuleDescription<'_> {
         let rule = &self.compiled.rule;
         let mut lines =
             vec![format!("rule {}", self.compiled.path), format!("  declared at {}", rule.origin)];
+        let counted = self.compiled.levels.iter().filter(|level| level.count_by != CountBy::Values);
+        lines.extend(counted.map(|level| format!("  counts '{}' by {}", level.key, level.count_by)));
         lines.extend(rule.schedule.as_deref().map(|schedule| schedule_line(schedule, rule.until)));
         lines.extend(rule.in_flight.map(|limit| format!("  {limit}")));
         match &rule.limit {
@@ -181,7 +183,17 @@ impl RuleDescription<'_> {
             .levels
             .iter()
             .map(|level| match &level.values {
-                Values::Any => json!({ "key": level.key }),
+                Values::Any if level.count_by == CountBy::Values => json!({ "key": level.key }),
+                Values::Any => json!({ "key": level.key, "count_by": level.count_by.to_string() }),
+                Values::Networks(list) => {
+                    let values = list.networks().iter().map(|listed| listed.network.to_string());
+                    json!({
+                        "key": level.key,
+                        "match": "cidr",
+                        "values": values.collect::<Vec<_>>(),
+                        "count_by": level.count_by.to_string(),
+                    })
+                }
                 Values::One(pattern) => json!({ "key": level.key, "value": pattern.text() }),
                 Values::Table(values) => {
                     json!({ "key": level.key, "table": values.to_string(), "plan": level.plan })

@@ -10,6 +10,8 @@ pub fn candidate(entry: &Entry<'_>, candidate: Candidate<'_>) -> String {
         Candidate::Table(file, None) => format!("key {key}, a value of {file}"),
         Candidate::Table(file, Some(line)) => format!("key {key}, value {value} of {file}:{line}"),
         Candidate::OtherOfTable(file) => format!("key {key}, the default for values that {file} lacks"),
+        Candidate::Networks(_, Some(network)) => format!("key {key}, network {network}"),
+        Candidate::Networks(networks, None) => format!("key {key}, networks ({networks})"),
         Candidate::Wildcard(pattern) => format!("key {key}, value {pattern}"),
         Candidate::KeyOnly => format!("key {key}, any value"),
     }

@@ -90,7 +90,7 @@ const OURS: &[Key] = &[
     ("summary_options", &[MapperDefaults, Mapping]),
     ("quantiles", &[MapperDefaults, Mapping, SummaryOptions]),
     ("ttl", &[MapperDefaults, Mapping]),
-    ("match", &[Mapping]),
+    ("match", &[Descriptor, Mapping]),
     ("match_metric_type", &[Mapping]),
     ("action", &[Mapping]),
     ("labels", &[Mapping]),

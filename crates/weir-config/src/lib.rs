@@ -8,7 +8,7 @@
 //! | `keys`, `fields` | the keys of each level, and typed access to their values |
 //! | `documents`, `defaults` | rules that come as messages, and settings for those that their messages cannot express |
 //! | `mapper`, `observer` | the names of metrics, `PROMETHEUS_MAPPER_YAML`, and how it shows durations: no rules |
-//! | `compile`, `rate_limit`, `tier`, `split`, `metadata`, `duration` | compile the tree to rules, level by level |
+//! | `compile`, `networks`, `rate_limit`, `tier`, `split`, `metadata`, `duration` | compile the tree to rules, level by level |
 //! | `tables/` | values and limits that are listed in files |
 //! | `in_force`, `calendar`, `schedule`, `zone` | the rules as they are in force at an instant, and time zones |
 //! | `checks/` | checks of whole rules: repeated, hidden, ineffective or redundant ones, and those that instances cannot share |
@@ -37,6 +37,7 @@ mod keys;
 pub mod load;
 mod mapper;
 mod metadata;
+mod networks;
 mod observer;
 mod rate_limit;
 mod scalar;

@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    checks::{calendars, duplicates, hidden, ineffective, request_names, unmetered},
+    checks::{calendars, duplicates, hidden, ineffective, open_lists, request_names, unmetered},
     compile::{Declared, compile},
     documents::{self, Document, DocumentContent},
     encoding::decode,
@@ -341,6 +341,7 @@ impl FileReading {
             request_names::check(domain, report);
             ineffective::warn(domain, report);
             hidden::warn(domain, report);
+            open_lists::warn(domain, report);
             unmetered::warn(domain, report);
             calendars::warn(domain, report);
         }

@@ -74,6 +74,13 @@ pub(super) fn read_limit(
     if let (Some(read), Some(limit)) = (in_flight, &limit) {
         in_flight::check_beside(read, fields, (limit, sharing.is_some()), coordination.mode, report);
     }
+    // instances that reject everything need no store for it
+    let is_closed =
+        |limit: &Limit| limit.over_limit_policy() == OverLimitPolicy::Ignore && limit.capacity() == 0;
+    if limit.as_ref().is_some_and(|limit| *limit != Limit::Unlimited && is_closed(limit)) && sharing.is_none()
+    {
+        coordination.mode = coordination.mode.or(Some(Coordination::Local));
+    }
     let instances_of =
         split::apply(common, limit.as_mut(), shadow.as_mut(), sharing.is_some(), &mut coordination, report);
     let rule = Rule::new(limit?);

@@ -16,6 +16,9 @@ const OURS: [&str; 2] = ["requests", "per"];
 /// What flows in during this time, in nanoseconds, is the least burst: timers have slots of a millisecond.
 const LEAST_BURST: u128 = 2_000_000;
 
+/// The period of a limit that rejects every request, if it names none.
+const OF_NONE: Period = Period::from_secs(1);
+
 pub(super) struct Read {
     pub(super) tier: Tier,
     /// The bucket that spreads the hits of a smooth window over it.
@@ -133,6 +136,10 @@ fn multiplied(unit: Period, multiplier: Option<Field<u32>>, report: &mut ConfigR
 fn ours(fields: &Fields<'_>, report: &mut ConfigReport) -> Option<(u32, Per)> {
     let requests = fields.count("requests", 0..=u32::MAX, report);
     let per = fields.text("per", report);
+    let rejects_all = requests.is_some_and(|requests| requests.value == 0);
+    if rejects_all && fields.get("per").is_none() {
+        return Some((0, Per::Time(OF_NONE)));
+    }
     for (there, missing, right) in [("per", "requests", "requests: 100"), ("requests", "per", "per: 1m")] {
         if let (Some(field), None) = (fields.get(there), fields.get(missing)) {
             report.error(field.key_at, format!("'{there}' requires '{missing}', such as '{right}'"));

@@ -102,6 +102,7 @@ pub(super) fn own_metrics(stats: &Stats, rules: &BTreeMap<Vec<String>, RuleTotal
             ("weir.hits_returned", RareCounts::NAMES[1], rare.returned),
             ("weir.hits_return_denied", RareCounts::NAMES[2], rare.return_denied),
             ("weir.hits_cost_lost", RareCounts::NAMES[3], rare.cost_lost),
+            ("weir.addresses_invalid", RareCounts::NAMES[4], rare.addresses_invalid),
         ] {
             if hits > 0 {
                 add(rule, Metric::counter(name, help, hits));

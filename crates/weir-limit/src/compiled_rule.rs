@@ -1,9 +1,10 @@
-use std::{fmt, num::NonZeroU32, ops::Deref, slice, sync::Arc};
+use std::{borrow::Cow, fmt, num::NonZeroU32, ops::Deref, slice, sync::Arc};
 
 use super::{
     coordination::Coordination,
     descriptor::Entry,
     key::{CounterKey, KeyHasher, ValueHasher},
+    network::{CountBy, IpNetwork, NetworkTable, PrefixLengths},
     pattern::Values,
     place::{InFlight, PlaceAsk, PlaceCheck},
     reserve::Reserve,
@@ -91,9 +92,29 @@ pub struct Level {
     pub values: Values,
     /// As [`RuleNode::plan`].
     pub plan: Option<Box<str>>,
+    /// What of its values has a counter of its own.
+    pub count_by: CountBy,
     pub value_to_metric: bool,
-    /// The text that replaces the value in counter keys.
-    pub shared: Option<Box<str>>,
+    counted: CountedValue,
+}
+
+/// What stands for the value of a level in counter keys.
+#[derive(Clone, Debug)]
+enum CountedValue {
+    Own,
+    Shared(Box<str>),
+    /// The longest network that holds it.
+    Network(Arc<NetworkTable>),
+    Prefix(PrefixLengths),
+}
+
+/// What stands for the value of an entry in the name of its counter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CounterValue<'a> {
+    /// The value itself, or the canonical text of its address or network.
+    Own(Cow<'a, str>),
+    /// The pattern, list or network of the rule, in place of all values that share the counter.
+    Shared(Cow<'a, str>),
 }
 
 // === impl CompiledTiers ===
@@ -143,7 +164,7 @@ impl CompiledRule {
                 || rule.meters()
                 || rule.in_flight.is_some(),
             has_static_key: static_key.is_some(),
-            has_shared_values: levels.iter().any(|level| level.shared.is_some()),
+            has_shared_values: levels.iter().any(|level| !matches!(level.counted, CountedValue::Own)),
             has_dynamic_stats: levels.iter().any(|level| level.has_dynamic_stats(rule.detailed_metric)),
             details: Box::new(Details {
                 shared_tiers: rule.limit.tiers().iter().cloned().collect(),
@@ -225,13 +246,20 @@ impl CompiledRule {
         self.has_extras
     }
 
-    /// Returns whether a pattern stands for some of its values, so that descriptors with other values have the same counter.
+    /// Returns whether a pattern or a network stands for some of its values, so that descriptors with other values have the
+    /// same counter.
     pub const fn has_shared_values(&self) -> bool {
         self.has_shared_values
     }
 
+    /// Returns the text that replaces all values of entry `i` in counter keys.
     pub(super) fn shared(&self, i: usize) -> Option<&str> {
-        if self.has_shared_values { self.levels[i].shared.as_deref() } else { None }
+        if self.has_shared_values { self.levels[i].shared() } else { None }
+    }
+
+    /// None for the value itself.
+    pub(super) fn counted<'a>(&'a self, i: usize, value: &str) -> Option<CounterValue<'a>> {
+        if self.has_shared_values { self.levels[i].counted(value) } else { None }
     }
 
     #[inline]
@@ -244,14 +272,20 @@ impl CompiledRule {
 
     #[inline(never)]
     fn declared_key(&self, keys: &ValueHasher, entries: &[Entry<'_>]) -> CounterKey {
-        self.static_key.unwrap_or_else(|| keys.key(entries, |i| self.shared(i)))
+        self.static_key.unwrap_or_else(|| keys.key(entries, |i| self.counted(i, entries[i].value)))
     }
 
     /// None if the values of the last entry share no pool.
     pub(super) fn pool_key(&self, keys: &ValueHasher, entries: &[Entry<'_>]) -> Option<CounterKey> {
         self.sharing()?;
         let last = entries.len().saturating_sub(1);
-        Some(keys.key(entries, |i| if i == last { Some(MEMBERS) } else { self.shared(i) }))
+        let members = || CounterValue::Shared(MEMBERS.into());
+        Some(
+            keys.key(
+                entries,
+                |i| if i == last { Some(members()) } else { self.counted(i, entries[i].value) },
+            ),
+        )
     }
 
     /// Returns whether some value is part of the stats' name.
@@ -267,13 +301,16 @@ impl CompiledRule {
         }
         let detailed = self.rule.detailed_metric;
         let mut pairs = self.levels.iter().zip(entries);
-        let shares =
-            pairs.any(|(level, entry)| level.shared.as_deref().is_some_and(|text| text != entry.value));
-        let steps = self.levels.iter().zip(entries).map(|(level, entry)| match level {
-            level if !level.has_dynamic_stats(detailed) => level.name().into(),
-            // envoyproxy/ratelimit keeps the separator before an empty value in this case only
-            _ if detailed && !shares => entry.metric_step().into(),
-            _ => entry.step().into(),
+        let shares = pairs.any(|(level, entry)| level.shared().is_some_and(|text| text != entry.value));
+        let steps = self.levels.iter().zip(entries).map(|(level, entry)| {
+            let counted = level.counted(entry.value);
+            let entry = Entry { key: entry.key, value: counted.as_deref().unwrap_or(entry.value) };
+            match level {
+                level if !level.has_dynamic_stats(detailed) => level.name().into(),
+                // envoyproxy/ratelimit keeps the separator before an empty value in this case only
+                _ if detailed && !shares => entry.metric_step().into(),
+                _ => entry.step().into(),
+            }
         });
         Some(RulePath::new(&self.domain, steps))
     }
@@ -318,9 +355,9 @@ fn static_key(domain: &str, levels: &[Level], hasher: &KeyHasher) -> Option<Coun
     let entries: Option<Vec<_>> = levels
         .iter()
         .map(|level| {
-            let value = match (&level.shared, &level.values) {
-                (Some(shared), _) => shared,
-                (None, Values::One(pattern)) if !pattern.is_wildcard() => pattern.text(),
+            let value = match (&level.counted, &level.values) {
+                (CountedValue::Shared(shared), _) => shared,
+                (CountedValue::Own, Values::One(pattern)) if !pattern.is_wildcard() => pattern.text(),
                 _ => return None,
             };
             Some(Entry { key: &level.key, value })
@@ -328,31 +365,63 @@ fn static_key(domain: &str, levels: &[Level], hasher: &KeyHasher) -> Option<Coun
         .collect();
     // a value that looks like a pattern is another counter, and the same rule below a level with a pattern is the same
     // one
-    Some(hasher.key(domain, &entries?, |i| levels[i].shared.as_deref()))
+    Some(hasher.key(domain, &entries?, |i| levels[i].shared().map(|text| CounterValue::Shared(text.into()))))
 }
 
 // === impl Level ===
 
 impl Level {
-    pub(super) fn of(node: &RuleNode) -> Self {
+    /// `networks` are those of the key on this level.
+    pub(super) fn of(node: &RuleNode, networks: Option<&Arc<NetworkTable>>) -> Self {
         let shares = match &node.values {
-            Values::Of(_) => true,
+            Values::Of(_) | Values::Networks(_) => true,
             Values::Table(_) => node.share_threshold,
             values => node.share_threshold && values.is_wildcard(),
+        };
+        let counted = match (node.count_by, networks) {
+            (CountBy::Network, Some(networks)) => CountedValue::Network(Arc::clone(networks)),
+            (CountBy::Prefix(lengths), _) => CountedValue::Prefix(lengths),
+            _ if shares => CountedValue::Shared(node.values.to_string().into()),
+            _ => CountedValue::Own,
         };
         Self {
             key: node.key.as_str().into(),
             values: node.values.clone(),
             plan: node.plan.clone(),
+            count_by: node.count_by,
             value_to_metric: node.value_to_metric,
-            shared: shares.then(|| node.values.to_string().into()),
+            counted,
+        }
+    }
+
+    /// Returns the text that replaces all of its values in counter keys.
+    fn shared(&self) -> Option<&str> {
+        if let CountedValue::Shared(text) = &self.counted { Some(text) } else { None }
+    }
+
+    /// None for the value itself.
+    fn counted(&self, value: &str) -> Option<CounterValue<'_>> {
+        match &self.counted {
+            CountedValue::Own => None,
+            CountedValue::Shared(text) => Some(CounterValue::Shared(Cow::Borrowed(text))),
+            CountedValue::Network(networks) => {
+                let row = networks.find(&IpNetwork::of_value(value)?)?;
+                Some(CounterValue::Shared(networks.network(row).to_string().into()))
+            }
+            CountedValue::Prefix(lengths) => {
+                let network = IpNetwork::of_value(value)?.shortened(*lengths);
+                Some(CounterValue::Own(network.to_string().into()))
+            }
         }
     }
 
     fn has_dynamic_stats(&self, detailed: bool) -> bool {
-        self.shared.is_none()
-            && (detailed || self.value_to_metric)
-            && (self.values == Values::Any || self.values.is_wildcard())
+        (detailed || self.value_to_metric)
+            && match &self.counted {
+                CountedValue::Own => self.values == Values::Any || self.values.is_wildcard(),
+                CountedValue::Shared(_) => false,
+                CountedValue::Network(_) | CountedValue::Prefix(_) => true,
+            }
     }
 
     /// Returns the key, and the values if there are any: `tenant`, `path_/v1/*`; or the plan: `tenant.plan_free`.
@@ -362,6 +431,17 @@ impl Level {
             (None, Values::Any) => self.key.to_string(),
             (None, values) => format!("{}_{values}", self.key),
         }
+    }
+}
+
+// === impl CounterValue ===
+
+impl Deref for CounterValue<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        let (Self::Own(text) | Self::Shared(text)) = self;
+        text
     }
 }
 

@@ -6,7 +6,8 @@ use super::{
     compiled_rule::CompiledRule,
     descriptor::Entry,
     inline_str::InlineStr,
-    matcher::{Branch, MatchedBy, NodeId, RuleSet},
+    matcher::{Branch, MatchedBy, NodeId, RuleSet, ValueMatcher},
+    network::IpNetwork,
     rule::Origin,
 };
 
@@ -67,6 +68,8 @@ pub enum Candidate<'a> {
     Table(&'a str, Option<u32>),
     /// The values that this file lacks.
     OtherOfTable(&'a str),
+    /// So many networks, for the entry's key, and the longest one that holds the value.
+    Networks(usize, Option<IpNetwork>),
     /// This pattern, for the entry's key.
     Wildcard(&'a str),
     /// A descriptor with the entry's key and no value.
@@ -158,7 +161,7 @@ impl RuleSet {
         })
     }
 
-    fn first_below(&self, node: NodeId) -> Option<&CompiledRule> {
+    pub(super) fn first_below(&self, node: NodeId) -> Option<&CompiledRule> {
         // nodes are numbered in the order of declaration, each before those below it
         let mut unseen = BTreeSet::from([node]);
         while let Some(next) = unseen.pop_first() {
@@ -168,8 +171,8 @@ impl RuleSet {
                 return Some(rule);
             }
             for (_, edges) in self.nodes[next].keys.iter() {
-                let patterns = edges.wildcards.iter().map(|(_, node)| node);
-                unseen.extend(edges.literals.values().chain(patterns).chain(&edges.any));
+                let others = edges.others.iter().flat_map(ValueMatcher::nodes);
+                unseen.extend(edges.literals.values().chain(others).chain(&edges.any));
                 unseen.extend(edges.tables.iter().flat_map(|tables| tables.nodes()));
             }
         }
@@ -211,11 +214,24 @@ impl Branch {
     /// The child that is tried first comes last.
     fn all_steps(&self, entry: &Entry<'_>) -> Vec<NodeId> {
         let Some(edges) = self.keys.get(entry.key) else { return Vec::new() };
-        let matching = edges.wildcards.iter().filter(|(pattern, _)| pattern.matches(entry.value));
         let mut steps: Vec<NodeId> = edges.literals.get(entry.value).copied().into_iter().collect();
         let of_tables = edges.tables.iter().flat_map(|tables| tables.steps(entry.value));
         steps.extend(of_tables.map(|(node, _)| node));
-        steps.extend(matching.map(|(_, node)| *node));
+        for other in &edges.others {
+            match other {
+                ValueMatcher::Networks(networks, nodes) => {
+                    let Some(value) = IpNetwork::of_value(entry.value) else { continue };
+                    // lists may hold a value by several of their networks
+                    for node in networks.all(&value).map(|row| nodes[networks.owner(row) as usize]) {
+                        if !steps.contains(&node) {
+                            steps.push(node);
+                        }
+                    }
+                }
+                ValueMatcher::Wildcard(pattern, node) if pattern.matches(entry.value) => steps.push(*node),
+                ValueMatcher::Wildcard(..) => {}
+            }
+        }
         steps.extend(edges.any);
         steps.reverse();
         steps
@@ -241,9 +257,20 @@ impl Branch {
                 }),
             );
         }
-        let wildcards = edges.map(|edges| &*edges.wildcards).unwrap_or_default();
-        for (i, (pattern, _)) in wildcards.iter().enumerate() {
-            candidates.push((Candidate::Wildcard(pattern.text()), MatchedBy::Wildcard(i)));
+        let others = edges.map(|edges| &*edges.others).unwrap_or_default();
+        let matched_by = matched.map(|(_, by)| by);
+        for (i, other) in others.iter().enumerate() {
+            candidates.push(match (other, matched_by) {
+                (ValueMatcher::Networks(networks, _), Some(by @ MatchedBy::Network(row))) => {
+                    (Candidate::Networks(networks.len(), Some(networks.network(row))), by)
+                }
+                (ValueMatcher::Networks(networks, _), _) => {
+                    (Candidate::Networks(networks.len(), None), MatchedBy::Network(usize::MAX))
+                }
+                (ValueMatcher::Wildcard(pattern, _), _) => {
+                    (Candidate::Wildcard(pattern.text()), MatchedBy::Wildcard(i))
+                }
+            });
         }
         candidates.push((Candidate::KeyOnly, MatchedBy::KeyOnly));
         let mut attempts = Vec::new();
@@ -268,10 +295,23 @@ impl Branch {
             let values = edges.literals.keys().map(InlineStr::as_str).chain(edges.any.map(|_| ""));
             let tables = edges.tables.iter().flat_map(|tables| &tables.tables);
             let values = values.chain(tables.map(|(table, _)| table.name()));
-            let name = |value| Entry { key: child_key, value }.step();
+            let name = |value: &str| Entry { key: child_key, value }.step();
             children.extend(values.map(|value| (child_key != key, name(value))));
+            if let Some(networks) = self.networks(child_key) {
+                let networks = (0..networks.len()).map(|row| networks.network(row).to_string());
+                children.extend(networks.map(|network| (child_key != key, name(&network))));
+            }
         }
         children.sort_unstable();
         children
+    }
+}
+
+impl ValueMatcher {
+    fn nodes(&self) -> &[NodeId] {
+        match self {
+            Self::Networks(_, nodes) => nodes,
+            Self::Wildcard(_, node) => std::slice::from_ref(node),
+        }
     }
 }

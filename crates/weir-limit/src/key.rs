@@ -11,6 +11,7 @@ use std::{
 };
 
 use super::{
+    compiled_rule::CounterValue,
     descriptor::Entry,
     siphash::SipHash,
     tier::{OverLimitPolicy, Tier},
@@ -184,14 +185,15 @@ impl KeyHasher {
         ValueHasher { secret: names.finish(last.as_bytes(), NAME_END) }
     }
 
-    /// Returns the key of `entries` in `domain`, where `shared(i)` is the text that replaces the value of entry `i`.
+    /// Returns the key of `entries` in `domain`, where `counted(i)` stands for the value of entry `i`, or none for
+    /// the value itself.
     pub fn key<'a>(
         &self,
         domain: &str,
-        entries: &[Entry<'a>],
-        shared: impl Fn(usize) -> Option<&'a str>,
+        entries: &[Entry<'_>],
+        counted: impl Fn(usize) -> Option<CounterValue<'a>>,
     ) -> CounterKey {
-        self.of_keys(domain, entries.iter().map(|entry| entry.key)).key(entries, shared)
+        self.of_keys(domain, entries.iter().map(|entry| entry.key)).key(entries, counted)
     }
 
     /// No other counter has this key: their domains are not empty.
@@ -218,23 +220,30 @@ impl ValueHasher {
     #[inline]
     pub(super) fn key<'a>(
         &self,
-        entries: &[Entry<'a>],
-        shared: impl Fn(usize) -> Option<&'a str>,
+        entries: &[Entry<'_>],
+        counted: impl Fn(usize) -> Option<CounterValue<'a>>,
     ) -> CounterKey {
-        let text = |i: usize, entry: &Entry<'a>| match shared(i) {
-            Some(pattern) => (pattern.as_bytes(), PATTERN_END),
-            None => (entry.value.as_bytes(), NAME_END),
-        };
         let mut values = SipHash::new(self.secret);
         let Some((last, others)) = entries.split_last() else {
             return CounterKey(values.finish(&[], NAME_END)).of_rule();
         };
         for (i, entry) in others.iter().enumerate() {
-            let (text, end) = text(i, entry);
+            let counted = counted(i);
+            let (text, end) = text(counted.as_ref(), entry);
             values.push(text, end);
         }
-        let (text, end) = text(others.len(), last);
+        let counted = counted(others.len());
+        let (text, end) = text(counted.as_ref(), last);
         CounterKey(values.finish(text, end)).of_rule()
+    }
+}
+
+#[inline]
+fn text<'t>(counted: Option<&'t CounterValue<'_>>, entry: &'t Entry<'_>) -> (&'t [u8], u8) {
+    match counted {
+        None => (entry.value.as_bytes(), NAME_END),
+        Some(CounterValue::Own(value)) => (value.as_bytes(), NAME_END),
+        Some(CounterValue::Shared(pattern)) => (pattern.as_bytes(), PATTERN_END),
     }
 }
 
@@ -269,7 +278,7 @@ mod tests {
     #[test]
     fn shared_text_replaces_the_value() {
         let hasher = KeyHasher::random();
-        let shared = |_| Some("f*");
+        let shared = |_| Some(CounterValue::Shared("f*".into()));
         assert_eq!(
             hasher.key("d", &[entry("k", "f1")], shared),
             hasher.key("d", &[entry("k", "f2")], shared)

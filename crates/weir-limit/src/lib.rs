@@ -2,7 +2,7 @@
 //!
 //! | to | see |
 //! | --- | --- |
-//! | write a rule | [`Domain`], [`Rule`], [`Limit`], [`Tier`], [`Calendar`], [`Pattern`], [`ValueTable`] |
+//! | write a rule | [`Domain`], [`Rule`], [`Limit`], [`Tier`], [`Calendar`], [`Pattern`], [`ValueTable`], [`NetworkList`] |
 //! | find the rules of a request | [`RuleSet`], [`Request`], [`Descriptor`], [`Matched`], [`Explanation`] |
 //! | count, and decide | [`algorithm`], [`decide`], [`Decision`], [`Verdict`] |
 //! | let callers wait in turn | [`line`](mod@line) |
@@ -27,6 +27,7 @@ mod matched;
 mod matcher;
 mod name_map;
 mod named;
+mod network;
 pub mod part;
 mod pattern;
 mod place;
@@ -49,7 +50,7 @@ mod verdict;
 
 pub use algorithm::{Algorithm, AlgorithmKind, Bucket, Refill};
 pub use calendar::{CALENDAR_EDGES, Calendar, CalendarUnit, CalendarWindows};
-pub use compiled_rule::{CompiledRule, Details, Level, RuleId, RulePath};
+pub use compiled_rule::{CompiledRule, CounterValue, Details, Level, RuleId, RulePath};
 pub use coordination::{Coordination, OnStoreFailure, RuleCoordination};
 pub use decision::{Basis, Decision, Direction, decide, decision_from_store, look, take_one, take_two};
 pub use descriptor::{Descriptor, Entry, Request};
@@ -59,6 +60,7 @@ pub use limit_match::{LimitMatch, MatchedLimit};
 pub use matched::{DescriptorMatch, LimitCheck, Matched, OwnPart, RuleRef};
 pub use matcher::{Lookup, MAX_COMPARISONS, Root, RuleSet, TooManyPatterns};
 pub use named::Named;
+pub use network::{CountBy, IpNetwork, ListedNetwork, NetworkError, NetworkList, PrefixLengths};
 pub use pattern::{Pattern, Values};
 pub use place::{CHECK, IN_FLIGHT, InFlight, PlaceAsk, PlaceCheck, PlaceDecision, PlaceName, ReservedHits};
 pub use place_set::PlaceSet;

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{
-    compiled_rule::{CompiledRule, RuleId},
+    compiled_rule::{CompiledRule, CounterValue, RuleId},
     coordination::Coordination,
     decision::Direction,
     descriptor::{Descriptor, Entry, Request},
@@ -421,13 +421,20 @@ impl LimitCheck<'_> {
         self.rule.declared().is_some_and(|rule| rule.coordination.mode == Some(Coordination::Local))
     }
 
-    /// Returns the value that is a member of the pool: that of the last entry, or the pattern in its place.
-    pub fn member(&self) -> &str {
-        let last = self.entries.len().saturating_sub(1);
-        self.shared(last).or_else(|| self.entries.last().map(|entry| entry.value)).unwrap_or_default()
+    /// Returns the value that is a member of the pool: that of the last entry, or what stands for it.
+    pub fn member(&self) -> CounterValue<'_> {
+        let last = self.entries.len().checked_sub(1);
+        last.map_or_else(|| CounterValue::Own("".into()), |last| self.value(last))
     }
 
-    /// Returns the text that replaces the value of entry `i` in the counter's name.
+    /// Returns what stands for the value of entry `i` in the counter's name. Panics if there is no such entry.
+    pub fn value(&self, i: usize) -> CounterValue<'_> {
+        let value = self.entries[i].value;
+        let counted = self.rule.compiled().and_then(|rule| rule.counted(i, value));
+        counted.unwrap_or(CounterValue::Own(value.into()))
+    }
+
+    /// Returns the text that replaces all values of entry `i` in the counter's name.
     pub fn shared(&self, i: usize) -> Option<&str> {
         self.rule.compiled()?.shared(i)
     }
@@ -456,6 +463,12 @@ impl<'a> RuleRef<'a> {
             Self::Override(limit) => limit.over_limit_policy(),
             Self::Part(part) => part.of.over_limit_policy(),
         }
+    }
+
+    /// Returns whether it rejects every request, now and later. A limit as in envoyproxy/ratelimit is reported as there.
+    pub fn is_closed(&self) -> bool {
+        self.over_limit_policy() == OverLimitPolicy::Ignore
+            && self.tiers().iter().any(|tier| tier.capacity() == 0)
     }
 
     pub fn meters(&self) -> bool {

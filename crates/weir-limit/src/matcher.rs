@@ -1,8 +1,8 @@
 //! The compiled rules, and the look-up of the rule for a descriptor.
 //!
 //! Each level is matched in the order of envoyproxy/ratelimit, without backtracking: the literal value; then tables; then the
-//! patterns with a `*`, in the order of declaration; then the key with any value. A literal costs one hash look-up per
-//! level, independent of the number of rules, and no step allocates.
+//! longest network that holds the value; then the patterns with a `*`, in the order of declaration; then the key with
+//! any value. A literal costs one hash look-up per level, independent of the number of rules, and no step allocates.
 
 use std::{
     num::NonZeroU32,
@@ -20,6 +20,7 @@ use super::{
     inline_str::InlineStr,
     key::{CounterKey, KeyHasher, ValueHasher},
     name_map::NameMap,
+    network::{IpNetwork, NetworkList, NetworkTable},
     pattern::{Pattern, Values},
     place::{IN_FLIGHT, PlaceAsk, PlaceCheck},
     rule::{Domain, GiveBack, Origin, RuleNode, Scope},
@@ -58,10 +59,17 @@ pub struct RuleSet {
     ends: Vec<End>,
     rules: Vec<CompiledRule>,
     pub(super) hasher: KeyHasher,
-    /// The keys with more than [`FEW_PATTERNS`] patterns on one level, and how many these are.
-    many_patterns: HashMap<InlineStr, usize, foldhash::fast::RandomState>,
+    /// The keys whose values are looked at before requests are decided.
+    watched_keys: HashMap<InlineStr, WatchedKey, foldhash::fast::RandomState>,
     /// Identifies the set among all sets that this process has loaded.
     number: NonZeroU32,
+}
+
+#[derive(Debug, Default)]
+struct WatchedKey {
+    /// The most patterns on one level, if they are more than [`FEW_PATTERNS`].
+    patterns: usize,
+    has_networks: bool,
 }
 
 static SETS: AtomicU32 = AtomicU32::new(0);
@@ -99,8 +107,8 @@ pub(super) struct Branch {
 pub(super) struct KeyEdges {
     pub(super) literals: HashMap<InlineStr, NodeId, foldhash::fast::RandomState>,
     pub(super) tables: Option<Box<TableEdges>>,
-    /// In the order of declaration.
-    pub(super) wildcards: Vec<(Pattern, NodeId)>,
+    /// What is tried for values that are no literals and in no table: the networks, then the wildcards in the order of declaration.
+    pub(super) others: Vec<ValueMatcher>,
     pub(super) any: Option<NodeId>,
 }
 
@@ -111,6 +119,13 @@ pub(super) struct TableEdges {
     pub(super) tables: Vec<(Arc<ValueTable>, Vec<Option<NodeId>>)>,
     /// For all values that the tables lack, and the table that says so.
     pub(super) others: Option<(Arc<ValueTable>, NodeId)>,
+}
+
+#[derive(Debug)]
+pub(super) enum ValueMatcher {
+    /// The nodes are the owners of the networks, by their numbers.
+    Networks(Arc<NetworkTable>, Vec<NodeId>),
+    Wildcard(Pattern, NodeId),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -132,7 +147,7 @@ impl RuleSet {
             ends: Vec::new(),
             rules: Vec::new(),
             hasher,
-            many_patterns: HashMap::default(),
+            watched_keys: HashMap::default(),
             // wraps after four billion reloads, when the first numbers are no longer in use
             number: NonZeroU32::MIN.saturating_add(SETS.fetch_add(1, Ordering::Relaxed)),
         };
@@ -164,14 +179,15 @@ impl RuleSet {
         of: (&Arc<str>, GiveBack),
         levels: &mut Vec<Level>,
     ) {
+        self.add_networks(parent, nodes);
         for node in nodes {
-            levels.push(Level::of(node));
+            levels.push(Level::of(node, self.nodes[parent].networks(&node.key)));
             let branch = Branch { origin: node.origin.clone(), ..Branch::default() };
             let id = self.add_branch(branch, of.0, levels);
             let patterns = self.nodes[parent].add_edges(node, id);
             if patterns > FEW_PATTERNS {
-                let most = self.many_patterns.entry(node.key.as_str().into()).or_default();
-                *most = patterns.max(*most);
+                let watched = self.watched_keys.entry(node.key.as_str().into()).or_default();
+                watched.patterns = patterns.max(watched.patterns);
             }
             if let Some(rule) = &node.rule {
                 // the size limit of rule files keeps the number of rules far below 2^32
@@ -182,6 +198,23 @@ impl RuleSet {
             }
             self.add_nodes(id, &node.children, of, levels);
             levels.pop();
+        }
+    }
+
+    /// Adds the networks of all `nodes`, of which each key has one table. Their owners follow, in the order of declaration.
+    fn add_networks(&mut self, parent: NodeId, nodes: &[RuleNode]) {
+        let mut of_keys: NameMap<Vec<&NetworkList>> = NameMap::default();
+        for (node, list) in nodes.iter().filter_map(|node| Some((node, node.values.networks()?))) {
+            of_keys.get_or_insert_with(&node.key, Vec::new).push(list);
+        }
+        for (key, lists) in of_keys.iter() {
+            let networks = lists
+                .iter()
+                .zip(0..)
+                .flat_map(|(list, owner)| list.networks().iter().map(move |listed| (listed.network, owner)));
+            let networks = ValueMatcher::Networks(Arc::new(NetworkTable::new(networks)), Vec::new());
+            self.nodes[parent].keys.get_or_insert_with(key, KeyEdges::default).others.push(networks);
+            self.watched_keys.entry(key.into()).or_default().has_networks = true;
         }
     }
 
@@ -225,22 +258,59 @@ impl RuleSet {
 
     #[inline]
     pub fn check_patterns(&self, request: &Request<'_>) -> Result<(), TooManyPatterns> {
-        if self.many_patterns.is_empty() { Ok(()) } else { self.count_comparisons(request) }
+        if self.watched_keys.is_empty() { Ok(()) } else { self.count_comparisons(request) }
+    }
+
+    /// Returns whether nothing has to be told of the values of `request`: they need few comparisons, and are addresses
+    /// where networks are declared.
+    #[inline]
+    pub fn has_plain_values(&self, request: &Request<'_>) -> bool {
+        self.watched_keys.is_empty()
+            || self.count_comparisons(request).is_ok() && self.invalid_addresses(request).next().is_none()
     }
 
     #[inline(never)]
     fn count_comparisons(&self, request: &Request<'_>) -> Result<(), TooManyPatterns> {
         let (mut needed, mut worst) = (0_u64, None);
         for entry in request.descriptors.iter().flat_map(|descriptor| &descriptor.entries) {
-            let Some(patterns) = self.many_patterns.get(entry.key) else { continue };
+            let Some(watched) = self.watched_keys.get(entry.key).filter(|watched| watched.patterns > 0)
+            else {
+                continue;
+            };
             let length = entry.value.len() / BYTES_OF_COMPARISON + 1;
-            needed = needed.saturating_add((patterns * length) as u64);
-            worst = worst.max(Some((*patterns, entry.key)));
+            needed = needed.saturating_add((watched.patterns * length) as u64);
+            worst = worst.max(Some((watched.patterns, entry.key)));
         }
         match worst.filter(|_| needed > MAX_COMPARISONS) {
             Some((patterns, key)) => Err(TooManyPatterns { needed, key: key.to_owned(), patterns }),
             None => Ok(()),
         }
+    }
+
+    /// Returns the rules whose networks values of `request` cannot be looked for in, since they are no addresses: for each
+    /// such value the first rule at or below each list of its key.
+    pub fn invalid_addresses(&self, request: &Request<'_>) -> impl Iterator<Item = &CompiledRule> {
+        let root = self.root(request.domain).map(|root| root.node);
+        let is_invalid = |entry: &Entry<'_>| {
+            self.watched_keys.get(entry.key).is_some_and(|watched| watched.has_networks)
+                && IpNetwork::of_value(entry.value).is_none()
+        };
+        let mut found = Vec::new();
+        for descriptor in &request.descriptors {
+            let Some(last) = descriptor.entries.iter().rposition(is_invalid) else { continue };
+            let mut node = root;
+            for entry in &descriptor.entries[..=last] {
+                let Some(branch) = node.map(|node| &self.nodes[node]) else { break };
+                let step = branch.step(entry);
+                // a value that is declared as text is meant
+                if !matches!(step, Some((_, MatchedBy::Literal))) && is_invalid(entry) {
+                    let rule_of = |node: &NodeId| self.rule_at(*node).or_else(|| self.first_below(*node));
+                    found.extend(branch.network_nodes(entry.key).iter().filter_map(rule_of));
+                }
+                node = step.map(|(node, _)| node);
+            }
+        }
+        found.into_iter()
     }
 
     #[inline]
@@ -327,29 +397,47 @@ pub(super) enum MatchedBy {
     Table(usize, u32),
     /// A table that lacks the value.
     OtherOfTable,
-    /// The n-th wildcard of the key.
+    /// The network of this row of the table.
+    Network(usize),
+    /// The n-th of [`KeyEdges::others`].
     Wildcard(usize),
     KeyOnly,
 }
 
 impl Branch {
+    pub(super) fn networks(&self, key: &str) -> Option<&Arc<NetworkTable>> {
+        match self.keys.get(key)?.others.first()? {
+            ValueMatcher::Networks(networks, _) => Some(networks),
+            ValueMatcher::Wildcard(..) => None,
+        }
+    }
+
+    fn network_nodes(&self, key: &str) -> &[NodeId] {
+        match self.keys.get(key).and_then(|edges| edges.others.first()) {
+            Some(ValueMatcher::Networks(_, nodes)) => nodes,
+            Some(ValueMatcher::Wildcard(..)) | None => &[],
+        }
+    }
+
     /// Returns the number of patterns of its key.
     fn add_edges(&mut self, node: &RuleNode, id: NodeId) -> usize {
         let edges = self.keys.get_or_insert_with(&node.key, KeyEdges::default);
-        if node.values == Values::Any {
-            edges.any.get_or_insert(id);
+        match (&node.values, edges.others.first_mut()) {
+            (Values::Any, _) => _ = edges.any.get_or_insert(id),
+            (Values::Networks(_), Some(ValueMatcher::Networks(_, nodes))) => nodes.push(id),
+            _ => {}
         }
         for pattern in node.values.patterns() {
             // envoyproxy/ratelimit first looks for a literal, which a value equal to the pattern's text matches
             edges.literals.entry(pattern.text().into()).or_insert(id);
             if pattern.is_wildcard() {
-                edges.wildcards.push((pattern.clone(), id));
+                edges.others.push(ValueMatcher::Wildcard(pattern.clone(), id));
             }
         }
         if let Values::Table(values) = &node.values {
             edges.tables.get_or_insert_default().add(values, id);
         }
-        edges.wildcards.len()
+        edges.others.len() - usize::from(matches!(edges.others.first(), Some(ValueMatcher::Networks(..))))
     }
 
     #[inline]
@@ -363,9 +451,19 @@ impl Branch {
         {
             return Some(found);
         }
-        for (i, (pattern, node)) in edges.wildcards.iter().enumerate() {
-            if pattern.matches(entry.value) {
-                return Some((*node, MatchedBy::Wildcard(i)));
+        for (i, other) in edges.others.iter().enumerate() {
+            match other {
+                ValueMatcher::Networks(networks, nodes) => {
+                    let found = IpNetwork::of_value(entry.value).and_then(|value| networks.find(&value));
+                    if let Some(row) = found {
+                        return Some((nodes[networks.owner(row) as usize], MatchedBy::Network(row)));
+                    }
+                }
+                ValueMatcher::Wildcard(pattern, node) => {
+                    if pattern.matches(entry.value) {
+                        return Some((*node, MatchedBy::Wildcard(i)));
+                    }
+                }
             }
         }
         Some((edges.any?, MatchedBy::KeyOnly))

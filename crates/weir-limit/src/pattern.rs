@@ -1,6 +1,9 @@
-use std::fmt;
+use std::{fmt, sync::Arc};
 
-use super::table::TableValues;
+use super::{
+    network::{IpNetwork, NetworkList},
+    table::TableValues,
+};
 
 /// The values that a node of the rule tree matches, for entries with its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,6 +15,9 @@ pub enum Values {
     Of(Vec<Pattern>),
     /// Those of a table.
     Table(TableValues),
+    /// The addresses of networks, and the networks within. Never empty. They share their counter, unless the node says
+    /// otherwise.
+    Networks(Arc<NetworkList>),
 }
 
 /// A value as written in a rule: literal, or with `*` for zero or more characters, anywhere and several times.
@@ -25,9 +31,10 @@ pub struct Pattern {
 // === impl Values ===
 
 impl Values {
+    /// Returns the values and patterns that are compared as text.
     pub fn patterns(&self) -> impl Iterator<Item = &Pattern> {
         match self {
-            Self::Any | Self::Table(_) => [].iter(),
+            Self::Any | Self::Networks(_) | Self::Table(_) => [].iter(),
             Self::One(pattern) => std::slice::from_ref(pattern).iter(),
             Self::Of(patterns) => patterns.iter(),
         }
@@ -37,20 +44,34 @@ impl Values {
         self.patterns().any(Pattern::is_wildcard)
     }
 
+    pub fn networks(&self) -> Option<&Arc<NetworkList>> {
+        match self {
+            Self::Networks(list) => Some(list),
+            Self::Any | Self::One(_) | Self::Of(_) | Self::Table(_) => None,
+        }
+    }
+
     pub fn matches(&self, value: &str) -> bool {
         match self {
             Self::Any => true,
             Self::Table(table) => table.matches(value),
+            Self::Networks(list) => {
+                let holds = |value| list.networks().iter().any(|listed| listed.network.contains(&value));
+                IpNetwork::of_value(value).is_some_and(holds)
+            }
             Self::One(_) | Self::Of(_) => self.patterns().any(|pattern| pattern.matches(value)),
         }
     }
 }
 
-/// Formats the values as in counter keys and stat names: joined with `|`, or the name of the table.
+/// Formats the values as in counter keys and stat names: joined with `|`, or the name of the table or list.
 impl fmt::Display for Values {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Self::Table(table) = self {
             return table.fmt(f);
+        }
+        if let Self::Networks(list) = self {
+            return f.write_str(list.name());
         }
         for (i, pattern) in self.patterns().enumerate() {
             if i > 0 {

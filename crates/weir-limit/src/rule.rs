@@ -7,6 +7,7 @@ use smallvec::smallvec;
 
 use super::{
     coordination::RuleCoordination,
+    network::CountBy,
     pattern::Values,
     place::InFlight,
     reserve::Reserve,
@@ -62,8 +63,11 @@ pub struct RuleNode {
     pub values: Values,
     /// The name of the limit that a table gives to these values. Names them in stats.
     pub plan: Option<Box<str>>,
-    /// Whether the counter's key contains the values as written, not the request's value. Always so for [`Values::Of`].
+    /// Whether the counter's key contains the values as written, not the request's value. Always so for [`Values::Of`],
+    /// and for [`Values::Networks`] unless `count_by` says otherwise.
     pub share_threshold: bool,
+    /// What of its values has a counter of its own.
+    pub count_by: CountBy,
     /// Whether the request's value is part of the stat's name.
     pub value_to_metric: bool,
     /// The limit for a descriptor that ends here. Without one, such a descriptor is admitted.
@@ -186,6 +190,7 @@ impl RuleNode {
             values,
             plan: None,
             share_threshold: false,
+            count_by: CountBy::Values,
             value_to_metric: false,
             rule: None,
             children: Vec::new(),

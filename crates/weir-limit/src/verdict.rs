@@ -230,12 +230,18 @@ impl<'a> Verdict<'a> {
     }
 
     /// Returns the wait until a rejected request would be admitted if nobody else takes hits; none if no limit rejected
-    /// it. Every limit that is over must admit the request. If only quotas are over, one of them is enough.
+    /// it, or one never admits anything. Every limit that is over must admit the request. If only quotas are over, one of
+    /// them is enough.
     pub fn retry_after(&self) -> Option<Period> {
-        let waits = |quota: bool| {
-            let over = move |status: &&Status<'_>| status.code == Code::OverLimit && status.quota == quota;
-            self.statuses.iter().filter(over).filter_map(|status| status.reset)
+        let over = |quota: bool| {
+            let is_over = move |status: &&Status<'_>| status.code == Code::OverLimit && status.quota == quota;
+            self.statuses.iter().filter(is_over)
         };
+        if over(false).any(Status::is_closed) {
+            return None;
+        }
+        let waits = |quota: bool| over(quota).filter(|status| !status.is_closed());
+        let waits = |quota: bool| waits(quota).filter_map(|status| status.reset);
         waits(false).max().or_else(|| waits(true).min())
     }
 }
@@ -294,6 +300,11 @@ impl<'a> Status<'a> {
     /// The status of a descriptor of which nothing is counted, and which may be a `quota`.
     pub const fn no_limit(quota: bool) -> Self {
         Self { code: Code::Ok, quota, limit: None, remaining: 0, reset: None }
+    }
+
+    /// Returns whether its limit is [closed](RuleRef::is_closed): there is no time to retry at.
+    pub fn is_closed(&self) -> bool {
+        self.limit.is_some_and(|limit| limit.requests == 0 && limit.rule.is_closed())
     }
 
     pub const fn unlimited() -> Self {

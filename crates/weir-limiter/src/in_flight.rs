@@ -161,7 +161,8 @@ impl<S: Store> Limiter<S> {
         let has_ends =
             |matched: &Matched<'_>| matched.has_ends || matched.checks.iter().any(LimitCheck::is_cost);
         self.store.alone().is_none()
-            && find(self.loaded.load().as_deref(), request).is_ok_and(|(_, matched)| has_ends(&matched))
+            && find(self.loaded.load().as_deref(), request, LoadedRules::check_values)
+                .is_ok_and(|(_, matched)| has_ends(&matched))
     }
 
     /// Ends the request of `name`, an answer in `domain`, as one that was not admitted.

@@ -162,6 +162,27 @@ impl Default for DecisionSettings {
     }
 }
 
+// === impl LoadedRules ===
+
+impl LoadedRules {
+    fn check_values(&self, request: &Request<'_>) -> Result<(), TooManyPatterns> {
+        self.rules.check_patterns(request)
+    }
+
+    /// Checks the values of a request that is decided, and counts those that are no addresses.
+    #[inline]
+    fn count_values(&self, request: &Request<'_>) -> Result<(), TooManyPatterns> {
+        if self.rules.has_plain_values(request) {
+            return Ok(());
+        }
+        self.rules.check_patterns(request)?;
+        for rule in self.rules.invalid_addresses(request) {
+            self.stats[rule.index()].add_rare(RareCounts { addresses_invalid: 1, ..RareCounts::default() });
+        }
+        Ok(())
+    }
+}
+
 // === impl Limiter ===
 
 impl<S: Store> Limiter<S> {
@@ -371,7 +392,7 @@ impl<S: Store> Limiter<S> {
         request: &Request<'_>,
     ) -> Option<(&'a MemoryStore, &'a LoadedRules, &'a Root)> {
         let (memory, loaded) = (self.store.alone()?, loaded?);
-        let is_valid = !request.domain.is_empty() && loaded.rules.check_patterns(request).is_ok();
+        let is_valid = !request.domain.is_empty() && loaded.rules.has_plain_values(request);
         let root = loaded.rules.root(request.domain)?;
         (is_valid && !self.settings.modes.describes()).then_some((memory, loaded, root))
     }
@@ -453,7 +474,7 @@ impl<S: Store> Limiter<S> {
         encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> Result<T, LimitError> {
         let loaded = self.loaded.load();
-        let decided = match find(loaded.as_deref(), request) {
+        let decided = match find(loaded.as_deref(), request, LoadedRules::count_values) {
             Ok((loaded, mut matched)) => {
                 // boxed to keep the future of all other requests small
                 let taken = if matched.has_ends || !matched.places.is_empty() {
@@ -786,12 +807,8 @@ impl Limiter<MemoryStore> {
 }
 
 fn hot_name(check: &LimitCheck<'_>, shows_values: bool) -> HotName {
-    let shown = |i: usize, entry: &Entry<'_>| match check.shared(i) {
-        Some(pattern) => pattern.into(),
-        None if shows_values => entry.value.into(),
-        None => MASK.into(),
-    };
-    let entries = check.entries.iter().enumerate().map(|(i, entry)| (entry.key.into(), shown(i, entry)));
+    let shown = |i| (*key_text::shown_value(check, i, shows_values)).into();
+    let entries = check.entries.iter().enumerate().map(|(i, entry)| (entry.key.into(), shown(i)));
     let length: usize = check.entries.iter().map(|entry| entry.key.len() + entry.value.len()).sum();
     let text = key_text(check, shows_values);
     HotName {
@@ -834,10 +851,11 @@ fn validate(request: &Request<'_>) -> Result<(), LimitError> {
 fn find<'a>(
     loaded: Option<&'a LoadedRules>,
     request: &'a Request<'_>,
+    check: impl FnOnce(&LoadedRules, &Request<'_>) -> Result<(), TooManyPatterns>,
 ) -> Result<(&'a LoadedRules, Matched<'a>), LimitError> {
     validate(request)?;
     let loaded = loaded.ok_or(LimitError::NoRules)?;
-    loaded.rules.check_patterns(request)?;
+    check(loaded, request)?;
     let matched = Matched::with_prefetch(&loaded.rules, request, |rule| {
         loaded.stats[rule].prefetch();
     });

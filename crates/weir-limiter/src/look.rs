@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{LimitError, Limiter, find};
+use super::{LimitError, Limiter, LoadedRules, find};
 use weir_limit::{
     self as limit, Code, Decision, Hits, LimitCheck, Matched, PlaceAsk, PlaceCheck, PlaceDecision,
     PlaceDecisions, Request, RuleSet, Timestamp, Verdict,
@@ -37,7 +37,7 @@ impl<S: Store> Limiter<S> {
         describe: impl FnOnce(&Looked<'_, '_>) -> T,
     ) -> Result<T, LimitError> {
         let loaded = self.loaded.load_full();
-        let (loaded, matched) = find(loaded.as_deref(), request)?;
+        let (loaded, matched) = find(loaded.as_deref(), request, LoadedRules::check_values)?;
         let (mut sights, mut decisions) = (Vec::new(), SmallVec::<[Decision; 2]>::new());
         for check in matched.enforced() {
             let sight = self.store.sight(check, now).await;

@@ -9,7 +9,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use tokio::time::{Instant, sleep_until};
 
-use super::{LimitError, Limiter, find};
+use super::{LimitError, Limiter, LoadedRules, find};
 use weir_limit::{Descriptor, Entry, LimitCheck, Period, PlaceName, Request, RequestName};
 use weir_store::{Store, StoreError, Unreported, clock::Clock};
 
@@ -63,7 +63,7 @@ impl<S: Store> Limiter<S> {
     ) -> Result<ResetOutcome, ResetError> {
         let request = request_of(domain, entries);
         let loaded = self.loaded.load_full();
-        let (loaded, matched) = find(loaded.as_deref(), &request)?;
+        let (loaded, matched) = find(loaded.as_deref(), &request, LoadedRules::check_values)?;
         let place = loaded.rules.place(domain, entries);
         let checks = if older_than.is_some() { &[] } else { &*matched.checks };
         if checks.is_empty() && place.is_none() {
@@ -147,7 +147,9 @@ impl<S: Store> Limiter<S> {
         let Some(name) = RequestName::read(name) else { return };
         let Some(entries) = name.descriptors().next() else { return };
         let request = request_of(domain, &entries);
-        if let Ok((_, matched)) = find(self.loaded.load_full().as_deref(), &request) {
+        if let Ok((_, matched)) =
+            find(self.loaded.load_full().as_deref(), &request, LoadedRules::check_values)
+        {
             for check in &matched.checks {
                 act(check);
             }

@@ -9,7 +9,8 @@ use std::{
 };
 
 use weir_limit::{
-    Descriptor, Domain, Entry, KeyHasher, Limit, Period, Request, Rule, RuleNode, RuleSet, Timestamp, Values,
+    Code, Descriptor, Domain, Entry, IpNetwork, KeyHasher, Limit, ListedNetwork, NetworkList, Period,
+    Request, Rule, RuleNode, RuleSet, Timestamp, Values,
 };
 use weir_limiter::{DecisionSettings, Limiter};
 use weir_observe::Stats;
@@ -99,4 +100,68 @@ fn every_response_under_load_uses_one_generation_and_no_count_is_lost() {
     limiter.load(generation(0, hasher));
     let (_, remaining) = decide(&limiter);
     assert_eq!(remaining, 1_000_000 - sent - 1, "every hit counts, whichever rules decided it");
+}
+
+/// Rejects 100,000 addresses that begin with `blocked`.
+fn block_list(blocked: u8) -> RuleSet {
+    let listed = |n: u32| {
+        let [_, a, b, c] = n.to_be_bytes();
+        let text = format!("{blocked}.{a}.{b}.{c}");
+        ListedNetwork { network: IpNetwork::of_rule(&text).expect("an address"), line: n, column: 1 }
+    };
+    let list = NetworkList::new("".into(), (0..100_000).map(listed).collect());
+    let rule = |requests| Some(Rule::new(Limit::fixed_window(requests, Period::from_secs(60))));
+    let block = RuleNode { rule: rule(0), ..RuleNode::new("ip", Values::Networks(list.into())) };
+    let rest = RuleNode { rule: rule(u32::MAX), ..RuleNode::new("ip", Values::Any) };
+    RuleSet::new(&[Domain::new("d", vec![block, rest])], KeyHasher::with_secret([1, 2]))
+}
+
+#[test]
+fn a_list_of_100_000_networks_is_replaced_as_a_whole_under_load() {
+    let limiter = Arc::new(Limiter::new(
+        MemoryStore::new(100_000),
+        Arc::new(Stats::default()),
+        DecisionSettings::default(),
+    ));
+    limiter.load(block_list(10));
+    let stop = Arc::new(AtomicBool::new(false));
+    let rejected = [10, 11].map(|_| Arc::new(AtomicU32::new(0)));
+    let threads: Vec<_> = (0..2)
+        .map(|thread: u32| {
+            let (limiter, stop, rejected) = (Arc::clone(&limiter), Arc::clone(&stop), rejected.clone());
+            thread::spawn(move || {
+                let mut n = thread;
+                while !stop.load(Ordering::Relaxed) {
+                    n = (n + 7_919) % 100_000;
+                    let [_, a, b, c] = n.to_be_bytes();
+                    let both = [10, 11].map(|first| format!("{first}.{a}.{b}.{c}"));
+                    let descriptors = both.iter().map(|value| Descriptor {
+                        entries: [Entry { key: "ip", value }].into_iter().collect(),
+                        ..Descriptor::default()
+                    });
+                    let request = Request { domain: "d", descriptors: descriptors.collect(), hits: 1 };
+                    let codes = limiter.decide_now(&request, Timestamp::from_secs(1), |verdict| {
+                        [0, 1].map(|i| verdict.statuses[i].code == Code::OverLimit)
+                    });
+                    let codes = codes.expect("the memory store does not fail");
+                    assert_ne!(codes[0], codes[1], "one list for the whole request");
+                    rejected[usize::from(codes[1])].fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    for blocked in [11, 10, 11] {
+        limiter.load(block_list(blocked));
+        let of = &rejected[usize::from(blocked - 10)];
+        let before = of.load(Ordering::Relaxed);
+        while of.load(Ordering::Relaxed) < before + 1_000
+            && !threads.iter().any(thread::JoinHandle::is_finished)
+        {
+            thread::yield_now();
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    for thread in threads {
+        thread.join().expect("every response was consistent");
+    }
 }

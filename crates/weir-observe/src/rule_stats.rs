@@ -89,12 +89,13 @@ counts! {
 }
 
 counts! {
-    /// Hits of one rule that few requests have.
+    /// Hits of one rule that few requests have, and values.
     RareCounts, RareCounters {
         over_without_store: "Hits past the limit that were rejected because the store did not reply.",
         returned: "Hits of the rule that callers gave back.",
         return_denied: "Hits that callers would have given back, had the rule not denied it.",
         cost_lost: "Hits of costs that were rejected, and so not counted: the rule has no reserve.",
+        addresses_invalid: "Values that the networks of the rule do not match since they are no addresses.",
     }
 }
 

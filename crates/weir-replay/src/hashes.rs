@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use weir_limit::{CounterKey, Domain, Entry, KeyHasher, RuleNode, Values};
+use weir_limit::{CountBy, CounterKey, Domain, Entry, KeyHasher, RuleNode, Values};
 use weir_recording::ValueKey;
 
 /// The values that rules name literally, with their keys.
@@ -32,7 +32,7 @@ pub(crate) fn hashes<'a>(
     values.into_iter().map(of).collect()
 }
 
-/// The paths of rules that hashed values cannot be compared with: those of patterns and, without a key, of values.
+/// The paths of rules that hashed values cannot be compared with: those of patterns, networks and, without a key, of values.
 pub(crate) fn unjudged(domains: &[Domain], has_key: bool) -> Vec<String> {
     let mut unjudged = Vec::new();
     for domain in domains {
@@ -44,8 +44,11 @@ pub(crate) fn unjudged(domains: &[Domain], has_key: bool) -> Vec<String> {
 fn add_unjudged(node: &RuleNode, above: &str, has_key: bool, is_above: bool, unjudged: &mut Vec<String>) {
     let mut patterns = node.values.patterns();
     let is_table = matches!(node.values, Values::Table(_));
-    let is_unjudged =
-        is_above || is_table && !has_key || patterns.any(|pattern| pattern.is_wildcard() || !has_key);
+    let is_unjudged = is_above
+        || is_table && !has_key
+        || node.values.networks().is_some()
+        || node.count_by != CountBy::Values
+        || patterns.any(|pattern| pattern.is_wildcard() || !has_key);
     let value = node.values.to_string();
     let path = match &node.plan {
         Some(plan) => format!("{above}.{}.{plan}", node.key),

@@ -39,7 +39,11 @@ fn status(status: &Status<'_>, out: &mut FieldWriter) {
     if let Some(limit) = &status.limit {
         out.message(2, |out| current_limit(limit, out));
     }
-    out.number(3, status.remaining.into());
+    if status.remaining > 0 {
+        out.number(3, status.remaining.into());
+    } else if status.is_closed() {
+        return;
+    }
     if let (Some(limit), Some(reset)) = (&status.limit, status.reset) {
         out.message(4, |out| {
             let (seconds, nanos) = duration(reset, limit.tier);

@@ -28,7 +28,7 @@ pub enum HeaderStyle {
     LimitRemainingResetForRequest(HeaderNames),
     /// `RateLimit-Policy` with all tiers, `RateLimit` with the rest of each rule: draft-ietf-httpapi-ratelimit-headers.
     Ietf,
-    /// `Retry-After` (RFC 9110) in whole seconds, if the request is rejected.
+    /// `Retry-After` (RFC 9110) in whole seconds, if the request is rejected, and may be admitted later.
     RetryAfter,
 }
 
@@ -96,11 +96,12 @@ fn limit_remaining_reset<'n>(
         return Vec::new();
     };
     let header = |name, value: u64| Header { name, value: value.to_string(), for_request };
-    vec![
-        header(&names.limit, limit.requests.into()),
-        header(&names.remaining, status.remaining.into()),
-        header(&names.reset, seconds(status.reset)),
-    ]
+    let mut headers =
+        vec![header(&names.limit, limit.requests.into()), header(&names.remaining, status.remaining.into())];
+    if !status.is_closed() {
+        headers.push(header(&names.reset, seconds(status.reset)));
+    }
+    headers
 }
 
 fn ietf(verdict: &Verdict<'_>) -> Vec<Header<'static>> {
@@ -116,7 +117,11 @@ fn ietf(verdict: &Verdict<'_>) -> Vec<Header<'static>> {
             push_item(&mut policies, &policy_name(&name, tier, several), &policy_parameters(tier, requests));
         }
         if let Some(tier) = limit.tier {
-            let left = format!(";r={};t={}", status.remaining, seconds(status.reset));
+            let mut left = format!(";r={}", status.remaining);
+            if !status.is_closed() {
+                // writing to a string does not fail
+                let _ = write!(left, ";t={}", seconds(status.reset));
+            }
             push_item(&mut limits, &policy_name(&name, tier, several), &left);
         }
     }
@@ -133,13 +138,13 @@ fn ietf(verdict: &Verdict<'_>) -> Vec<Header<'static>> {
 }
 
 fn retry_after(verdict: &Verdict<'_>) -> Vec<Header<'static>> {
-    match verdict.code {
-        Code::Ok => Vec::new(),
-        Code::OverLimit => {
-            let value = seconds(verdict.retry_after()).to_string();
-            vec![Header { name: "Retry-After", value, for_request: false }]
-        }
-    }
+    let wait = verdict.retry_after().filter(|_| verdict.code == Code::OverLimit);
+    let header = |wait: Period| Header {
+        name: "Retry-After",
+        value: seconds(Some(wait)).to_string(),
+        for_request: false,
+    };
+    wait.into_iter().map(header).collect()
 }
 
 /// Rounded up: a client that retries when the header says must not be early.

@@ -64,7 +64,9 @@ impl RejectionLog for RejectionLogger {
         let reason = if decision.basis == Basis::Fallback { "store" } else { "limit" };
         let mode = mode.map_or("default", Coordination::name);
         // to a tenth: nobody waits for a number of nanoseconds
-        let retry_after = format!("{:.1?}", Duration::from(decision.reset));
+        let is_closed = check.rule.is_closed() && in_flight.is_none();
+        let retry_after =
+            if is_closed { "never".to_owned() } else { format!("{:.1?}", Duration::from(decision.reset)) };
         tracing::warn!(
             %domain, %rule, %descriptor, hits = check.hits.0, %limit, %retry_after, %mode, %reason,
             "rejected"

@@ -1,13 +1,13 @@
 //! The path of a target: the text that names its domain and entries, in keys of a shared store.
 //!
-//! `shop|tenant=acme|path=/login` is the domain, and then each entry: its key, `=` and its value, or `~` and a pattern
-//! where values that match it share a counter. No two lists of entries have the same path: the separators are escaped
+//! `shop|tenant=acme|path=/login` is the domain, and then each entry: its key, `=` and its value, or `~` and a pattern,
+//! list or network where values that match it share a counter. No two lists of entries have the same path: the separators are escaped
 //! as `%` and two hexadecimal digits where they are part of a name. `}` is escaped too, because it ends the part of a
 //! key that selects a slot of a Redis cluster.
 
-use std::fmt::Write as _;
+use std::{borrow::Cow, fmt::Write as _};
 
-use weir_limit::{LimitCheck, request_bucket::BucketName};
+use weir_limit::{CounterValue, LimitCheck, request_bucket::BucketName};
 
 /// The domain and the only key of buckets that come with requests; no rule has this domain.
 pub const BUCKET_DOMAIN: &str = "";
@@ -33,17 +33,8 @@ pub type Sha256 = fn(&[u8]) -> [u8; 32];
 
 struct Special([bool; 256]);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PathValue<'a> {
-    Own(&'a str),
-    /// The pattern of all values that share the counter.
-    Shared(&'a str),
-}
-
 pub fn path_of(check: &LimitCheck<'_>) -> Box<str> {
-    let entries = check.entries.iter().enumerate().map(|(i, entry)| {
-        (entry.key, check.shared(i).map_or(PathValue::Own(entry.value), PathValue::Shared))
-    });
+    let entries = check.entries.iter().enumerate().map(|(i, entry)| (entry.key, check.value(i)));
     let path = path(check.domain, entries);
     if check.rule.is_shadow() { [SHADOW, &path].concat().into() } else { path }
 }
@@ -55,7 +46,7 @@ pub(super) fn is_of_shadow(path: &str) -> bool {
 /// Returns the path of the buckets of `name`, shortened by `sha256` if it is long.
 pub fn path_of_buckets(name: &BucketName<'_>, sha256: Sha256) -> Box<str> {
     let value = bytes_as_text(name.key());
-    shortened(path(BUCKET_DOMAIN, std::iter::once((BUCKET_KEY, PathValue::Own(&value)))), sha256)
+    shortened(path(BUCKET_DOMAIN, std::iter::once((BUCKET_KEY, CounterValue::Own(value.into())))), sha256)
 }
 
 /// `%` and bytes that are not UTF-8 become `%` and two hexadecimal digits, so that no two keys have the same text.
@@ -76,9 +67,7 @@ pub fn bytes_as_text(key: &[u8]) -> String {
 /// The last entry, which names the member, has only its key, and the pattern of its values if there is one.
 pub fn pool_path_of(check: &LimitCheck<'_>) -> Box<str> {
     let last = check.entries.len().saturating_sub(1);
-    let entries = check.entries.iter().enumerate().take(last).map(|(i, entry)| {
-        (entry.key, check.shared(i).map_or(PathValue::Own(entry.value), PathValue::Shared))
-    });
+    let entries = check.entries.iter().enumerate().take(last).map(|(i, entry)| (entry.key, check.value(i)));
     let mut path = String::from(path(check.domain, entries));
     if let Some(member) = check.entries.get(last) {
         path.push('|');
@@ -91,18 +80,14 @@ pub fn pool_path_of(check: &LimitCheck<'_>) -> Box<str> {
     path.into()
 }
 
-pub(super) fn path<'a>(domain: &str, entries: impl Iterator<Item = (&'a str, PathValue<'a>)>) -> Box<str> {
+pub(super) fn path<'a>(domain: &str, entries: impl Iterator<Item = (&'a str, CounterValue<'a>)>) -> Box<str> {
     let mut path = String::with_capacity(96);
     escape(domain, &OF_VALUES, &mut path);
     for (key, value) in entries {
         path.push('|');
         escape(key, &OF_KEYS, &mut path);
-        let (separator, value) = match value {
-            PathValue::Own(value) => ('=', value),
-            PathValue::Shared(pattern) => ('~', pattern),
-        };
-        path.push(separator);
-        escape(value, &OF_VALUES, &mut path);
+        path.push(if matches!(value, CounterValue::Own(_)) { '=' } else { '~' });
+        escape(&value, &OF_VALUES, &mut path);
     }
     path.into()
 }
@@ -123,8 +108,9 @@ pub fn shortened(path: Box<str>, sha256: Sha256) -> Box<str> {
 }
 
 /// A long name of a member is shortened in the same way at all instances.
-pub fn shortened_name(name: &str, sha256: Sha256) -> std::borrow::Cow<'_, str> {
-    if name.len() <= LONG { name.into() } else { String::from(shortened(name.into(), sha256)).into() }
+pub fn shortened_name(name: CounterValue<'_>, sha256: Sha256) -> Cow<'_, str> {
+    let (CounterValue::Own(name) | CounterValue::Shared(name)) = name;
+    if name.len() <= LONG { name } else { String::from(shortened((*name).into(), sha256)).into() }
 }
 
 /// In the format of envoyproxy/ratelimit, such as `shop_tenant_acme_path_/login_`, which is ambiguous.
@@ -196,10 +182,17 @@ mod tests {
 
     type Entries = Vec<(String, bool, String)>;
 
+    fn own(value: &str) -> CounterValue<'_> {
+        CounterValue::Own(value.into())
+    }
+
+    fn shared(value: &str) -> CounterValue<'_> {
+        CounterValue::Shared(value.into())
+    }
+
     fn path_of_entries(domain: &str, entries: &Entries) -> Box<str> {
-        let value =
-            |shared: bool, value| if shared { PathValue::Shared(value) } else { PathValue::Own(value) };
-        path(domain, entries.iter().map(|(key, shared, text)| (key.as_str(), value(*shared, text))))
+        let value = |is_shared: &bool, value| if *is_shared { shared(value) } else { own(value) };
+        path(domain, entries.iter().map(|(key, is_shared, text)| (key.as_str(), value(is_shared, text))))
     }
 
     fn entries() -> impl Strategy<Value = (String, Entries)> {
@@ -226,7 +219,7 @@ mod tests {
     #[test]
     fn long_paths_have_a_bounded_length_and_stay_different() {
         let sha256 = |bytes: &[u8]| digest(&SHA256, bytes).as_ref().try_into().expect("32 bytes");
-        let value = |value: &str| shortened(path("shop", [("k", PathValue::Own(value))].into_iter()), sha256);
+        let value = |value: &str| shortened(path("shop", [("k", own(value))].into_iter()), sha256);
         let most = LONG - "shop|k=".len();
         assert_eq!(value(&"x".repeat(most)).len(), LONG);
         let (one, other) = ("x".repeat(most + 1), "x".repeat(most) + "y");
@@ -243,10 +236,9 @@ mod tests {
 
     #[test]
     fn ordinary_names_are_readable() {
-        let entries =
-            [("remote_address", PathValue::Own("10.0.0.1")), ("path", PathValue::Shared("/users/*"))];
+        let entries = [("remote_address", own("10.0.0.1")), ("path", shared("/users/*"))];
         assert_eq!(&*path("shop", entries.into_iter()), "shop|remote_address=10.0.0.1|path~/users/*");
-        let entries = [("q=1", PathValue::Own("a=b|c}%"))];
+        let entries = [("q=1", own("a=b|c}%"))];
         assert_eq!(&*path("shop", entries.into_iter()), "shop|q%3D1=a=b%7Cc%7D%25");
     }
 

@@ -1,8 +1,7 @@
 //! Warns of values that mean something elsewhere, and only themselves here: networks and regular expressions.
 
-use std::net::IpAddr;
-
 use super::super::{error::ConfigReport, scalar::brief, yaml::YamlPosition};
+use weir_limit::IpNetwork;
 
 /// The key of Envoy's action that sends the network of an address, as a literal.
 const MASKED: &str = "masked_remote_address";
@@ -15,13 +14,14 @@ const SIGNS: [&str; 22] = [
 
 pub(crate) fn warn(key: &str, text: &str, at: YamlPosition, report: &mut ConfigReport) {
     let shown = brief(text);
-    if let Some(network) = NetworkValue::parse(text) {
+    if let Some(network) = IpNetwork::of_value(text).filter(|_| text.contains('/')) {
         // Envoy sends exactly such a text
         if key != MASKED {
-            let right = network.right();
             report.warn(
                 at,
-                format!("'{shown}' matches only this text, since values are no networks: {right} instead"),
+                format!(
+                    "'{shown}' matches only this text: write 'match: cidr' and 'values: [{network}]' to match addresses"
+                ),
             );
         }
     } else if is_regex(text) {
@@ -29,36 +29,6 @@ pub(crate) fn warn(key: &str, text: &str, at: YamlPosition, report: &mut ConfigR
             if text.contains('*') { "in it only '*' is special" } else { "it matches only this text" };
         let right = instead_of(text);
         report.warn(at, format!("'{shown}' is no regular expression here, and {means}: {right} instead"));
-    }
-}
-
-struct NetworkValue {
-    address: IpAddr,
-    prefix: u8,
-}
-
-impl NetworkValue {
-    fn parse(text: &str) -> Option<Self> {
-        let (address, prefix) = text.split_once('/')?;
-        let address: IpAddr = address.parse().ok()?;
-        let prefix = prefix.parse().ok()?;
-        let most = if address.is_ipv4() { 32 } else { 128 };
-        (prefix <= most).then_some(Self { address, prefix })
-    }
-
-    fn right(&self) -> String {
-        let masked = format!("have Envoy send the network by the action '{MASKED}'");
-        match self.address {
-            IpAddr::V4(address) if self.prefix == 32 => format!("write '{address}'"),
-            IpAddr::V4(address) if self.prefix > 0 && self.prefix.is_multiple_of(8) => {
-                let octets = &address.octets()[..usize::from(self.prefix / 8)];
-                let octets: Vec<String> = octets.iter().map(u8::to_string).collect();
-                format!("write '{}.*', or {masked}", octets.join("."))
-            }
-            IpAddr::V6(address) if self.prefix == 128 => format!("write '{address}'"),
-            _ if self.prefix == 0 => "leave 'value' out, which matches any value,".to_owned(),
-            _ => masked,
-        }
     }
 }
 

@@ -6,6 +6,7 @@ pub(super) mod duplicates;
 pub(super) mod foreign;
 pub(super) mod hidden;
 pub(super) mod ineffective;
+pub(super) mod open_lists;
 pub(super) mod redundant_tiers;
 pub(super) mod request_names;
 pub(super) mod unmetered;

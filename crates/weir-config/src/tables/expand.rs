@@ -7,12 +7,12 @@
 use std::{collections::HashMap, rc::Rc, sync::Arc};
 
 use super::{
-    super::{calendar, error::ConfigReport, scalar::brief},
+    super::{calendar, error::ConfigReport, networks, scalar::brief, yaml::YamlPosition},
     ComparedTables, LimitsFrom, Plans, TableOfLoad, TableRef, TableRefs, Tables,
     file::ReadTable,
     plans, rows_of,
 };
-use weir_limit::{Domain, Origin, Pattern, Rule, RuleNode, TableValues, ValueTable, Values};
+use weir_limit::{Domain, NetworkList, Origin, Pattern, Rule, RuleNode, TableValues, ValueTable, Values};
 
 /// The most nodes that tables add to all domains, as many as the largest rule file has.
 const MAX_NODES: usize = 150_000;
@@ -137,6 +137,13 @@ impl Expansion<'_> {
 
     fn listed(&mut self, table: &TableRef) -> Option<Values> {
         let rows = Arc::clone(&self.tables.of(table)?.table.as_ref()?.rows);
+        if table.has_networks() {
+            let place = |line| YamlPosition { line, column: 1 };
+            let lines = rows.values().map(|(value, line)| (value, place(line)));
+            let networks = networks::read(rows.file(), lines, self.report);
+            let list = NetworkList::named(&table.name, Arc::clone(rows.file()), networks);
+            return Some(Values::Networks(list.into()));
+        }
         let table = Arc::new(ValueTable::new(&table.name, rows, [0]));
         Some(Values::Table(TableValues { table, group: Some(0) }))
     }
@@ -383,6 +390,7 @@ fn without_children(node: &RuleNode) -> RuleNode {
         values: node.values.clone(),
         plan: node.plan.clone(),
         share_threshold: node.share_threshold,
+        count_by: node.count_by,
         value_to_metric: node.value_to_metric,
         rule: node.rule.clone(),
         children: Vec::new(),

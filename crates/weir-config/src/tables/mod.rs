@@ -63,7 +63,10 @@ pub(super) struct TableRef {
 
 #[derive(Clone, Debug)]
 enum TableUse {
-    Values,
+    Values {
+        /// Whether they are networks.
+        is_cidr: bool,
+    },
     Limits(LimitsFrom),
 }
 
@@ -127,14 +130,16 @@ impl Eq for TableOptions {}
 
 impl TableRef {
     /// Reads what a descriptor says of a table; none if it names none.
-    pub(super) fn read(fields: &Fields<'_>, report: &mut ConfigReport) -> Option<Self> {
+    pub(super) fn read(fields: &Fields<'_>, is_cidr: bool, report: &mut ConfigReport) -> Option<Self> {
         let values = fields.get("values_from");
         let limits = fields.get("limits_from");
-        for (key, of) in [("count_by", "values_from"), ("default", "limits_from")] {
-            if let Some(field) = fields.get(key)
-                && fields.get(of).is_none()
-            {
-                report.error(field.key_at, format!("'{key}' requires '{of}'; add that, or remove '{key}'"));
+        if let Some(field) = fields.get("default").filter(|_| limits.is_none()) {
+            report.error(field.key_at, "'default' requires 'limits_from'; add that, or remove 'default'");
+        }
+        for key in ["count_by", "match"] {
+            if let Some(field) = fields.get(key).filter(|_| limits.is_some()) {
+                let why = "each value of the table has a counter of its own";
+                report.error(field.key_at, format!("'{key}' cannot be combined with 'limits_from': {why}"));
             }
         }
         if let (Some(_), Some(limits)) = (values, limits) {
@@ -151,7 +156,7 @@ impl TableRef {
                         report.error(field.key_at, format!("'{key}' and 'values_from' cannot be combined"));
                     }
                 }
-                (Self::file(field, report)?, report.origin(field.at), TableUse::Values)
+                (Self::file(field, report)?, report.origin(field.at), TableUse::Values { is_cidr })
             }
             (None, Some(field)) => Self::limits(fields, field, report)?,
             (None, None) => return None,
@@ -190,6 +195,11 @@ impl TableRef {
         name.map(Into::into)
     }
 
+    /// Whether the table has networks.
+    fn has_networks(&self) -> bool {
+        matches!(self.used_for, TableUse::Values { is_cidr: true })
+    }
+
     /// Whether the table has the limits of the descriptor.
     pub(super) const fn has_limits(&self) -> bool {
         matches!(self.used_for, TableUse::Limits(_))
@@ -198,7 +208,7 @@ impl TableRef {
     fn limits_from(&self) -> Option<&LimitsFrom> {
         match &self.used_for {
             TableUse::Limits(limits) => Some(limits),
-            TableUse::Values => None,
+            TableUse::Values { .. } => None,
         }
     }
 }

@@ -9,6 +9,7 @@ mod keys;
 mod matching;
 mod messages;
 mod misplaced;
+mod networks;
 mod schedules;
 mod shares;
 mod tables;

@@ -7,11 +7,28 @@ use std::fmt;
 use smallvec::SmallVec;
 use weir_limit::{Algorithm, OverLimitPolicy, Period, Refill, Tier};
 
-/// The keys of the rules. Each has a rule of its own for any value.
+/// The keys of the rules. Each has a rule of its own: the first for any value, the second for any address, which it
+/// counts by its prefix, the third for networks, each of which it counts.
 pub(crate) const KEYS: [&str; 3] = ["a", "b", "c"];
 
-/// The values of requests.
-pub(crate) const VALUES: [&str; 2] = ["x", "y"];
+/// The values of requests, by key: each as some callers write it, and first as its counter is named.
+pub(crate) const VALUES: [[&[&str]; 2]; 3] = [
+    [&["x"], &["y"]],
+    [
+        &["10.1.2.0/24", "10.1.2.3", "::ffff:10.1.2.9", "10.1.2.3/32"],
+        &["2001:db8::/64", "2001:db8::1", "2001:DB8:0:0:1::2", "2001:db8::/80"],
+    ],
+    [
+        &["10.0.0.0/8", "10.1.2.3", "::ffff:10.255.0.0", "10.4.0.0/14"],
+        &["fd00::/8", "fd00::1", "FD12:0::/16"],
+    ],
+];
+
+/// The key whose rule lists the networks that [`VALUES`] name.
+pub(crate) const OF_NETWORKS: usize = 2;
+
+/// The key whose rule counts addresses by the prefixes that [`VALUES`] name.
+pub(crate) const OF_PREFIXES: usize = 1;
 
 /// The limit of a rule, or of a request.
 #[derive(Clone, PartialEq, Eq)]
@@ -28,7 +45,7 @@ pub(crate) struct Limit {
 pub(crate) struct Ask {
     /// An index of [`KEYS`].
     pub(crate) key: usize,
-    /// An index of [`VALUES`].
+    /// An index of the [`VALUES`] of the key.
     pub(crate) value: usize,
     pub(crate) hits: u64,
     pub(crate) gives_back: bool,
@@ -379,7 +396,7 @@ impl fmt::Debug for Limit {
 impl fmt::Debug for Ask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verb = if self.gives_back { "give back" } else { "take" };
-        write!(f, "{verb} {} of {}={}", self.hits, KEYS[self.key], VALUES[self.value])?;
+        write!(f, "{verb} {} of {}={}", self.hits, KEYS[self.key], VALUES[self.key][self.value][0])?;
         match &self.own {
             Some(own) => write!(f, " under its own limit ({own:?})"),
             None => Ok(()),

@@ -83,7 +83,7 @@ fn ask() -> impl Strategy<Value = Ask> {
             meters: false,
         });
     let own = option::weighted(0.3, prop_oneof![4 => per_unit, 1 => limit()]);
-    (0..KEYS.len(), 0..VALUES.len(), hits, proptest::bool::weighted(0.2), own).prop_map(
+    (0..KEYS.len(), 0..VALUES[0].len(), hits, proptest::bool::weighted(0.2), own).prop_map(
         |(key, value, hits, gives_back, own)| Ask {
             // most requests are for one counter, so that it is used up
             key: if key == 2 && value == 0 { 0 } else { key },

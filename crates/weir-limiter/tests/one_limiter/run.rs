@@ -8,16 +8,16 @@ use weir_coordinate::{
     simulated::{Condition, Network, SimulatedClock, SimulatedStore},
 };
 use weir_limit::{
-    Algorithm, Code, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit as RuleLimit,
-    NANOS_PER_SECOND, Period, Request, Reserve, Rule, RuleNode, RuleSet, RuntimeLimit, Scope, Timestamp,
-    Values, Verdict,
+    Algorithm, Code, Coordination, CountBy, Descriptor, Domain, Entry, IpNetwork, KeyHasher,
+    Limit as RuleLimit, ListedNetwork, NANOS_PER_SECOND, NetworkList, Period, PrefixLengths, Request,
+    Reserve, Rule, RuleNode, RuleSet, RuntimeLimit, Scope, Timestamp, Values, Verdict,
 };
 use weir_limiter::{DecisionSettings, Limiter};
 use weir_observe::Stats;
 use weir_store::{MemoryStore, Store, clock::Clock as _};
 
 use crate::{
-    case::{Ask, Case, KEYS, Limit, Step, VALUES},
+    case::{Ask, Case, KEYS, Limit, OF_NETWORKS, OF_PREFIXES, Step, VALUES},
     model::{Answer, Check, Model},
     models::Models,
     on_disk::OnDisk,
@@ -225,7 +225,7 @@ impl<'a, S: Store> Run<'a, S> {
         for ask in asks {
             let looks = Ask { hits: 0, gives_back: false, ..ask.clone() };
             let request =
-                Request { domain: "d", descriptors: [descriptor(&looks)].into_iter().collect(), hits: 1 };
+                Request { domain: "d", descriptors: [descriptor(&looks, 0)].into_iter().collect(), hits: 1 };
             let _ = self.limiters[instance].decide(&request, self.clock.now(), |_| ()).await;
         }
         sleep(SETTLES).await;
@@ -239,7 +239,12 @@ impl<'a, S: Store> Run<'a, S> {
                 if self.mode == Mode::Mixed {
                     rule.coordination.mode = Some(mixed_mode(limit));
                 }
-                RuleNode { rule: Some(rule), ..RuleNode::new(key, Values::Any) }
+                let (values, count_by) = match KEYS.iter().position(|other| other == key) {
+                    Some(OF_PREFIXES) => (Values::Any, CountBy::Prefix(PrefixLengths { ipv4: 24, ipv6: 64 })),
+                    Some(OF_NETWORKS) => (Values::Networks(networks().into()), CountBy::Network),
+                    _ => (Values::Any, CountBy::Values),
+                };
+                RuleNode { rule: Some(rule), count_by, ..RuleNode::new(key, values) }
             });
             let domain = Domain::new("d", nodes.collect());
             limiter.load(RuleSet::new(&[domain], self.hasher));
@@ -247,8 +252,10 @@ impl<'a, S: Store> Run<'a, S> {
     }
 
     async fn request(&mut self, instance: usize, asks: &[Ask], checks: &[Check]) -> Result<(), String> {
-        let request = Request { domain: "d", descriptors: asks.iter().map(descriptor).collect(), hits: 1 };
         let before = self.clock.now();
+        let spelling = before.as_nanos() / 1_000_000;
+        let descriptors = asks.iter().map(|ask| descriptor(ask, spelling)).collect();
+        let request = Request { domain: "d", descriptors, hits: 1 };
         let limiter = &self.limiters[instance];
         let decided = limiter.decide(&request, before, |verdict| (verdict.code, answers(verdict))).await;
         let (code, got) = decided.map_err(|error| error.to_string())?;
@@ -362,7 +369,13 @@ impl<'a, S: Store> Run<'a, S> {
 
     fn check(&self, ask: &Ask) -> Check {
         Check {
-            name: format!("{}={}", KEYS[ask.key], VALUES[ask.value]),
+            // a limit of the request counts the value as text, and the rule a network that is no value
+            name: format!(
+                "{}={}{}",
+                KEYS[ask.key],
+                VALUES[ask.key][ask.value][0],
+                if ask.key == OF_NETWORKS && ask.own.is_some() { " as text" } else { "" }
+            ),
             limit: ask.own.clone().unwrap_or_else(|| self.limits[ask.key].clone()),
             hits: ask.hits,
             gives_back: ask.gives_back,
@@ -379,8 +392,20 @@ fn reset_with_holds(got: &Answer, expected: &Answer, has_holds: bool) -> u64 {
     if later.contains(&got.reset) { got.reset } else { expected.reset }
 }
 
-fn descriptor(ask: &Ask) -> Descriptor<'static> {
-    let entry = Entry { key: KEYS[ask.key], value: VALUES[ask.value] };
+fn networks() -> NetworkList {
+    let networks = VALUES[OF_NETWORKS].iter().map(|spellings| ListedNetwork {
+        network: IpNetwork::of_rule(spellings[0]).expect("a network"),
+        line: 1,
+        column: 1,
+    });
+    NetworkList::new("".into(), networks.collect())
+}
+
+/// Its value is written in the way of the number `spelling`.
+fn descriptor(ask: &Ask, spelling: u64) -> Descriptor<'static> {
+    let spellings = VALUES[ask.key][ask.value];
+    let spelling = if ask.own.is_some() { 0 } else { spelling % spellings.len() as u64 };
+    let entry = Entry { key: KEYS[ask.key], value: spellings[usize::try_from(spelling).unwrap_or(0)] };
     let own = |limit: &Limit| {
         Box::new(RuntimeLimit::new(limit.tiers(), limit.policy()).expect("generated limits are valid"))
     };

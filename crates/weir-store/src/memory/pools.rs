@@ -7,7 +7,7 @@ use std::sync::{
 
 use crate::pools::{JobRunner, PoolSummary, Pooled, Pools, clamped};
 use weir_limit::{
-    Hits, LimitCheck, Period, Timestamp,
+    CounterValue, Hits, LimitCheck, Period, Timestamp,
     share::{MemberState, Pool, PoolDecision, PoolRule, Sharing},
 };
 
@@ -86,9 +86,9 @@ impl MemoryPools {
 }
 
 fn name<'a>(check: &'a LimitCheck<'_>) -> std::borrow::Cow<'a, str> {
-    let name = check.member();
+    let (CounterValue::Own(name) | CounterValue::Shared(name)) = check.member();
     if name.len() <= MAX_NAME {
-        return name.into();
+        return name;
     }
     let end = name.floor_char_boundary(SHORTENED_NAME);
     format!("{}%#{:016x}{:016x}", &name[..end], check.key.hash(), check.key.shard()).into()

@@ -152,11 +152,8 @@ fn view<S: Store>(api: &AdminApi<S>, check: &LimitCheck<'_>, sight: &CounterSigh
     let shared = limiter.store().shared_counts();
     let mode = sight.local.as_ref().map(|local| local.mode);
     let mode = mode.or_else(|| compiled.and_then(|rule| shared.mode_now(&rule.rule)));
-    let entries = check
-        .entries
-        .iter()
-        .enumerate()
-        .map(|(i, of)| entry(&Entry { key: of.key, value: check.shared(i).unwrap_or(of.value) }));
+    let entries =
+        check.entries.iter().enumerate().map(|(i, of)| entry(&Entry { key: of.key, value: &check.value(i) }));
     let history =
         limiter.hot_keys().and_then(|hot_keys| hot_keys.history(key, MINUTES * hot::MINUTE, now.as_nanos()));
     // what the sketch calls hits has the rejected ones

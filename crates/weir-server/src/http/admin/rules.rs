@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use axum::{extract::State, http::Uri, response::Response};
 use serde_json::{Value, json};
 use weir_config::RuleDescription;
-use weir_limit::{CompiledRule, Level, Limit, Pattern, Values};
+use weir_limit::{CompiledRule, Level, Limit, Values};
 use weir_observe::hot_keys::{By, HotKey};
 use weir_store::Store;
 
@@ -132,11 +132,13 @@ fn no_rates() -> Value {
 }
 
 fn level(level: &Level) -> Value {
-    let values: Option<Vec<&str>> = match &level.values {
+    let values: Option<Vec<String>> = match &level.values {
         Values::Any => None,
-        Values::One(pattern) => Some(vec![pattern.text()]),
-        Values::Of(patterns) => Some(patterns.iter().map(Pattern::text).collect()),
-        Values::Table(values) => Some(vec![values.table.name()]),
+        Values::Table(values) => Some(vec![values.table.name().to_owned()]),
+        Values::Networks(list) => {
+            Some(list.networks().iter().map(|listed| listed.network.to_string()).collect())
+        }
+        values => Some(values.patterns().map(|pattern| pattern.text().to_owned()).collect()),
     };
     json!({ "key": &*level.key, "values": values })
 }

@@ -238,7 +238,11 @@ fn verdict(
                 );
             }
             let wait = std::time::Duration::from(decision.reset);
-            let used = format!("its limit of {limit} is used up, and it would fit in {wait:.1?}");
+            let used = if check.rule.is_closed() {
+                format!("its limit is {limit}")
+            } else {
+                format!("its limit of {limit} is used up, and it would fit in {wait:.1?}")
+            };
             if check.rule.shadow_mode() {
                 ("would_reject", format!("{name} is in shadow mode, and would reject it: {used}."))
             } else {
