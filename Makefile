@@ -93,7 +93,7 @@ arm64: ## build weir for 64-bit ARM, and run it in an emulator (needs rustup and
 	$(CARGO) run --locked --target aarch64-unknown-linux-gnu -- check config
 
 bench: redis ## run the benchmarks (docs/performance.md)
-	$(CARGO) bench --locked --bench matching --bench counters --bench decisions --bench sweep --bench handshakes --bench coordination --bench waiting --bench wire --bench redis_protocol
+	$(CARGO) bench --locked --bench matching --bench counters --bench decisions --bench sweep --bench handshakes --bench coordination --bench waiting --bench wire --bench redis_protocol --bench replay
 	@if command -v valgrind > /dev/null; then $(MAKE) --no-print-directory instructions; \
 	else echo "skipped the benchmark 'instructions': it needs valgrind"; fi
 

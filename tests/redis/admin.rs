@@ -1,6 +1,7 @@
 //! The admin API of several weirs on one Redis: resets under load, and what they know together.
 
 use serde_json::{Value, json};
+use tokio::time::timeout;
 use weir_coordinate::simulated::Random;
 use weir_testing::{
     http::{self, HttpRequest},
@@ -8,7 +9,8 @@ use weir_testing::{
 };
 
 use crate::{
-    support::{Server, Weir, until},
+    child,
+    support::{DEADLINE, Server, Weir, until},
     wire::descriptor,
 };
 
@@ -36,7 +38,7 @@ descriptors:
 struct Fleet {
     server: Server,
     all: Vec<Weir>,
-    _dir: tempfile::TempDir,
+    rules: tempfile::TempDir,
 }
 
 impl Fleet {
@@ -46,9 +48,10 @@ impl Fleet {
         let mut all = Vec::new();
         for _ in 0..count {
             let rules = dir.path().to_str().expect("a plain path");
-            all.push(Weir::start_with(&server, rules, &[("WEIR_ADMIN", "full")]).await);
+            let variables = [("WEIR_ADMIN", "full"), ("WEIR_RECORD", "15m"), ("WEIR_MAX_WAIT", "1h")];
+            all.push(Weir::start_with(&server, rules, &variables).await);
         }
-        let fleet = Self { server, all, _dir: dir };
+        let fleet = Self { server, all, rules: dir };
         until("all instances know each other", async || {
             fleet.all.iter().all(|weir| weir.metric("weir_instances") == count as u64)
         })
@@ -117,6 +120,23 @@ async fn a_reset_frees_a_counter_at_all_weirs() {
     assert!(audit["items"][4]["what"].as_str().is_some_and(|what| what.contains("strict=v")), "{audit}");
 }
 
+/// Their hits would be free in an hour.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reset_wakes_the_callers_that_wait_at_any_weir() {
+    let fleet = Fleet::start(2).await;
+    for key in ["strict", "lease"] {
+        fleet.exhaust(key).await;
+        let waiting: Vec<_> = fleet.all.iter().map(|weir| tokio::spawn(weir.acquire(key, 3_600))).collect();
+        until("both wait", async || fleet.all.iter().all(|weir| weir.metric("weir_waiters") == 1)).await;
+        let (status, answer) = fleet.reset(0, key);
+        assert_eq!(status, 200, "{answer}");
+        for admitted in waiting {
+            let admitted = timeout(DEADLINE, admitted).await.expect("an answer in time");
+            assert!(admitted.expect("no panic"), "{key} is free at each of them");
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn without_redis_a_reset_is_an_error() {
     let fleet = Fleet::start(2).await;
@@ -173,6 +193,56 @@ async fn any_weir_answers_for_all_of_them() {
     let stopped = fleet.get(0, "/v1/instances");
     let is_this = |item: &&Value| item["is_this"] == true;
     assert_eq!(stopped["items"].as_array().map(|items| items.iter().filter(is_this).count()), Some(1));
+}
+
+/// One weir, and 49 others that tell what it tells.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_weir_answers_for_fifty() {
+    const KEY: &str = "{weir:instances}:fleet";
+    let fleet = Fleet::start(1).await;
+    for _ in 0..10 {
+        fleet.all[0].send("probe=all").await;
+    }
+    let name = fleet.get(0, "/v1/instance")["name"].as_str().expect("a name").to_owned();
+    until("the weir knows fifty", async || {
+        let Some(own) = fleet.server.send::<Option<String>>(&["HGET", KEY, &name]) else { return false };
+        // again and again, since a summary is of ten seconds
+        for i in 0..49 {
+            fleet.server.send::<i64>(&["HSET", KEY, &format!("copy-{i:02}"), &own]);
+        }
+        let (instances, hot) = (fleet.get(0, "/v1/instances"), fleet.get(0, "/v1/hot?scope=fleet"));
+        let of_all =
+            hot["items"].as_array().and_then(|items| items.iter().find(|item| item["text"] == "probe=all"));
+        let names = instances["items"].as_array().map(Vec::len);
+        names == Some(50) && of_all.is_some_and(|item| item["hits"] == 500 && item["at_least"] == 500)
+    })
+    .await;
+}
+
+/// By the exact mode, all of them together decide as one limiter does.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_several_weirs_have_recorded_is_replayed_together() {
+    let fleet = Fleet::start(3).await;
+    assert_eq!(fleet.exhaust("strict").await, 50);
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name).to_str().expect("a plain path").to_owned();
+    let (file, key) = (path("traffic"), path("traffic.key"));
+    let mut record = vec!["record", "--minutes", "0", "--output", &file];
+    fleet.all.iter().for_each(|weir| record.extend(["--address", weir.debug_address()]));
+    let recorded = child::run(&record, &[]);
+    assert!(recorded.status.success(), "{}", child::stderr(&recorded));
+    let rules = fleet.rules.path().to_str().expect("a plain path");
+    let replay = ["replay", &file, "--config", rules, "--key-file", &key, "--json"];
+    let replayed = child::run(&replay, &[]);
+    let told: Value = serde_json::from_str(&child::stdout(&replayed)).expect("a result");
+    let of_rule = |told: &Value| {
+        let rules = told["rules"].as_array().cloned().unwrap_or_default();
+        rules.into_iter().find(|row| row["rule"] == "shop.strict").unwrap_or_default()
+    };
+    let row = of_rule(&told);
+    assert_eq!([&row["admitted_old"], &row["admitted_new"]], [&json!(50), &json!(50)], "{told}");
+    assert_eq!(row["rejected_old"], row["rejected_new"], "{told}");
+    assert!(told["unknown"].to_string().contains("One exact limiter decides for all instances"), "{told}");
 }
 
 /// Each weir has a part of the traffic of 100,000 keys, by Zipf's law.

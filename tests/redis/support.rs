@@ -16,6 +16,9 @@ use weir_proto::envoy::{
         RateLimitRequest, rate_limit_response::Code, rate_limit_service_client::RateLimitServiceClient,
     },
 };
+use weir_proto::weir::v1::{
+    AcquireRequest, acquire_request, acquire_response::Outcome, limiter_client::LimiterClient,
+};
 
 pub(crate) use weir_testing::{
     fake_redis::FakeRedis,
@@ -174,6 +177,23 @@ impl Weir {
             let response = timeout(DEADLINE, response).await.expect("it ends").expect("a response");
             assert!(begun.elapsed() < BUDGET + SLACK, "{:?}", begun.elapsed());
             response.into_inner().overall_code() == Code::Ok
+        }
+    }
+
+    /// Waits up to so many seconds for a hit of `key`. Returns whether it was admitted.
+    pub(crate) fn acquire(&self, key: &str, max_wait: i64) -> impl Future<Output = bool> + use<> {
+        let address = format!("http://{}", self.grpc_address());
+        let asked = AcquireRequest {
+            domain: "shop".to_owned(),
+            entries: vec![acquire_request::Entry { key: key.to_owned(), value: "v".to_owned() }],
+            hits: 1,
+            max_wait: Some(prost_types::Duration { seconds: max_wait, nanos: 0 }),
+            ..AcquireRequest::default()
+        };
+        async move {
+            let mut client = LimiterClient::connect(address).await.expect("it listens");
+            let response = client.acquire(asked).await.expect("a response");
+            response.into_inner().outcome() == Outcome::Admitted
         }
     }
 

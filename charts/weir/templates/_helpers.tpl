@@ -188,6 +188,7 @@ chart cannot know (in a Secret, behind sentinels or SRV records) are the usual o
 {{- else if $v.admin.level }}{{ $_ := set $all "WEIR_ADMIN" $v.admin.level }}{{ end }}
 {{- if $v.admin.tokenSecret }}{{ $_ := set $all "WEIR_ADMIN_TOKEN_FILE" (printf "/etc/weir/admin/%s" $v.admin.tokenKey) }}{{ end }}
 {{- with $v.admin.hosts }}{{ $_ := set $all "WEIR_ADMIN_HOSTS" (join "," .) }}{{ end }}
+{{- with $v.record }}{{ $_ := set $all "WEIR_RECORD" . }}{{ end }}
 {{- with $v.responseHeaders }}{{ $_ := set $all "WEIR_RESPONSE_HEADERS" . }}{{ end }}
 {{- with $v.maxCounters }}{{ $_ := set $all "WEIR_MAX_COUNTERS" (int64 . | toString) }}{{ end }}
 {{- with $v.waiting.longest }}{{ $_ := set $all "WEIR_MAX_WAIT" . }}{{ end }}

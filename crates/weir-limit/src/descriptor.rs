@@ -52,6 +52,13 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// Returns the request for so many hits of the descriptor of these `entries`; 0 looks at what is left.
+    pub fn of_hits(domain: &'a str, entries: &[Entry<'a>], hits: u64) -> Self {
+        let mut request = Self::of(domain, entries);
+        request.descriptors.iter_mut().for_each(|descriptor| descriptor.hits = Some(hits));
+        request
+    }
+
     /// Returns the hits of `descriptor`: its own, else the request's, else one.
     pub fn hits_of(&self, descriptor: &Descriptor<'_>) -> Hits {
         Hits(descriptor.hits.unwrap_or_else(|| u64::from(self.hits.max(1))))

@@ -28,6 +28,7 @@ pub mod waiter_thread;
 
 use std::{
     pin::pin,
+    slice,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -332,8 +333,11 @@ impl<S: Store> Limiter<S> {
         self.record_verdict(loaded, &verdict, now, || {
             (found.check(request.domain, descriptor).into_iter().collect(), decision.into_iter().collect())
         });
-        if self.recorder.is_on() {
-            self.record_limits(request, &verdict, scope, now, &[(&found, decision)]);
+        let matches = slice::from_ref(&found);
+        if self.recorder.is_on()
+            && !self.record_known((request, slice::from_ref(descriptor)), &verdict, now, matches)
+        {
+            self.record_limits(request, &verdict, scope, now, (matches, decision.as_slice()));
         }
         Ok(conclude(encode, &verdict, &found))
     }
@@ -372,9 +376,10 @@ impl<S: Store> Limiter<S> {
         }
         let mut verdict = Verdict::of_statuses(statuses, &self.settings.modes);
         self.bound_waits(loaded, &mut verdict, now);
-        if self.recorder.is_on() {
-            let decided = recorded::decided(&matches, &decisions);
-            self.record_limits(request, &verdict, scope, now, &decided);
+        if self.recorder.is_on()
+            && !self.record_known((request, &request.descriptors), &verdict, now, &matches)
+        {
+            self.record_limits(request, &verdict, scope, now, (&matches, &decisions));
         }
         self.record_verdict(loaded, &verdict, now, || {
             let checks = matches.iter().zip(&request.descriptors);

@@ -1,6 +1,5 @@
 //! What a recording gets of each request, while requests are recorded.
 
-use smallvec::SmallVec;
 use weir_limit::{
     Basis, Code, CounterKey, Decision, Descriptor, DescriptorMatch, Direction, Entry, Hits, IN_FLIGHT,
     KeyHasher, LimitCheck, LimitMatch, Matched, OverLimitPolicy, Period, PlaceDecisions, Request, RuleRef,
@@ -91,7 +90,28 @@ impl<S: Store> Limiter<S> {
         true
     }
 
-    /// Records a request that matches nothing but limits in memory.
+    /// Records a request that matches nothing but limits in memory, if all of its `descriptors` were seen before and have
+    /// counters of their own, as most have. Otherwise does nothing, and returns false.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
+    pub(super) fn record_known(
+        &self,
+        (request, descriptors): (&Request<'_>, &[Descriptor<'_>]),
+        verdict: &Verdict<'_>,
+        now: Timestamp,
+        matches: &[LimitMatch<'_, &OwnCounts>],
+    ) -> bool {
+        let statuses = matches.iter().zip(&verdict.statuses).map(|(found, status)| RecordedStatus {
+            key: own_key(found),
+            is_over: status.code == Code::OverLimit,
+            remaining: status.remaining,
+            ..RecordedStatus::default()
+        });
+        self.recorder().append_known(&recorded_limits(request, verdict, now), descriptors, statuses)
+    }
+
+    /// Records a request that matches nothing but limits in memory, whose `decisions` are about those among `matches`.
+    #[cold]
     #[inline(never)]
     pub(super) fn record_limits(
         &self,
@@ -99,37 +119,40 @@ impl<S: Store> Limiter<S> {
         verdict: &Verdict<'_>,
         scope: Scope,
         now: Timestamp,
-        decided: &[DecidedMatch<'_, '_>],
+        (matches, decisions): (&[LimitMatch<'_, &OwnCounts>], &[Decision]),
     ) {
-        let recorded = RecordedRequest {
-            is_over: verdict.code == Code::OverLimit,
-            is_shadowed: verdict.shadowed,
-            ..RecordedRequest::new(RecordedKind::Decision, now, request)
+        let key_of = |i: usize| {
+            own_key(&matches[i]).or_else(|| self.recorder.key_of(request.domain, &request.descriptors[i]))
         };
-        let status_of = |i: usize| {
-            let key = match decided[i].0 {
-                LimitMatch::Limited(limit, _) if !limit.rule.has_shared_values() => Some(limit.key),
-                _ => self.recorder.key_of(request.domain, &request.descriptors[i]),
-            };
-            status(&verdict.statuses[i], key, decided[i].1.as_ref())
+        // memory always gives an answer
+        let status_of = |i: usize| status(&verdict.statuses[i], key_of(i), None);
+        let first_sight = |i: usize| self.first_sight_of(request, (matches, decisions), scope, now, i);
+        self.recorder().append(&recorded_limits(request, verdict, now), status_of, first_sight);
+    }
+
+    /// What is known of the counters of descriptor `i` of `request`, after the request.
+    fn first_sight_of(
+        &self,
+        request: &Request<'_>,
+        (matches, decisions): (&[LimitMatch<'_, &OwnCounts>], &[Decision]),
+        scope: Scope,
+        now: Timestamp,
+        i: usize,
+    ) -> FirstSight {
+        let check_of = |(found, descriptor)| LimitMatch::check(found, request.domain, descriptor);
+        let Some(check) = check_of((&matches[i], &request.descriptors[i])) else {
+            return FirstSight::default();
         };
-        let check_of = |i: usize| {
-            let (found, decision) = &decided[i];
-            found.check(request.domain, &request.descriptors[i]).zip(*decision)
-        };
-        let first_sight = |i: usize| {
-            let Some((check, _)) = check_of(i) else { return FirstSight::default() };
-            let all = (0..decided.len()).filter_map(check_of);
-            let all: Vec<_> = all
-                .take(MAX_COMPARED + 1)
-                .map(|(other, decision)| {
-                    let taken = taken(&other, &decision, scope);
-                    (other, taken)
-                })
-                .collect();
-            self.first_sight(&check, &all.iter().map(|(other, taken)| (other, *taken)), now)
-        };
-        self.recorder.recorder.append(&recorded, status_of, first_sight);
+        let checks = matches.iter().zip(&request.descriptors).filter_map(check_of);
+        let all: Vec<_> = checks
+            .zip(decisions)
+            .take(MAX_COMPARED + 1)
+            .map(|(other, decision)| {
+                let taken = taken(&other, decision, scope);
+                (other, taken)
+            })
+            .collect();
+        self.first_sight(&check, &all.iter().map(|(other, taken)| (other, *taken)), now)
     }
 
     /// Records any other request.
@@ -242,20 +265,26 @@ fn counted<'c>(
     Some(counted)
 }
 
-/// A descriptor's match, and the decision about it, if there was one.
-type DecidedMatch<'m, 'a> = (&'m LimitMatch<'a, &'a OwnCounts>, Option<Decision>);
+/// The key of the counter of a match, if descriptors with other values have other counters.
+#[inline]
+fn own_key(found: &LimitMatch<'_, &OwnCounts>) -> Option<CounterKey> {
+    match found {
+        LimitMatch::Limited(limit, _) if !limit.rule.has_shared_values() => Some(limit.key),
+        _ => None,
+    }
+}
 
-/// Those of a request, whose `decisions` are about the limits among `matches`.
-pub(super) fn decided<'m, 'a>(
-    matches: &'m [LimitMatch<'a, &'a OwnCounts>],
-    decisions: &[Decision],
-) -> SmallVec<[DecidedMatch<'m, 'a>; 2]> {
-    let mut decisions = decisions.iter().copied();
-    let mut of = |found: &'m LimitMatch<'a, &'a OwnCounts>| match found {
-        LimitMatch::Limited(..) => (found, decisions.next()),
-        LimitMatch::NoLimit | LimitMatch::Unlimited => (found, None),
-    };
-    matches.iter().map(&mut of).collect()
+#[inline]
+fn recorded_limits<'a, 'r>(
+    request: &'a Request<'r>,
+    verdict: &Verdict<'_>,
+    now: Timestamp,
+) -> RecordedRequest<'a, 'r> {
+    RecordedRequest {
+        is_over: verdict.code == Code::OverLimit,
+        is_shadowed: verdict.shadowed,
+        ..RecordedRequest::new(RecordedKind::Decision, now, request)
+    }
 }
 
 #[inline]

@@ -10,7 +10,7 @@ use std::{collections::VecDeque, time::Duration};
 use tokio::time::{Instant, sleep_until};
 
 use super::{LimitError, Limiter, LoadedRules, find};
-use weir_limit::{Descriptor, Entry, LimitCheck, Period, PlaceName, Request, RequestName};
+use weir_limit::{Entry, LimitCheck, Period, PlaceName, Request, RequestName};
 use weir_store::{Store, StoreError, Unreported, clock::Clock};
 
 /// When the counters are cleared after the announcement: a heartbeat, and the time of its reply.
@@ -61,7 +61,7 @@ impl<S: Store> Limiter<S> {
         older_than: Option<Period>,
         clock: &dyn Clock,
     ) -> Result<ResetOutcome, ResetError> {
-        let request = request_of(domain, entries);
+        let request = Request::of(domain, entries);
         let loaded = self.loaded.load_full();
         let (loaded, matched) = find(loaded.as_deref(), &request, LoadedRules::check_values)?;
         let place = loaded.rules.place(domain, entries);
@@ -104,6 +104,10 @@ impl<S: Store> Limiter<S> {
         } else {
             self.clear_each(checks, clock).await?;
         }
+        // otherwise those that wait learn of it when their hits would have been free anyway
+        for check in checks {
+            self.asking.ask_now(check.key, clock.now());
+        }
         Ok(is_heard)
     }
 
@@ -132,7 +136,10 @@ impl<S: Store> Limiter<S> {
                 },
                 () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {
                     let note = held.pop_front().map(|(_, note)| note).unwrap_or_default();
-                    self.with_checks_of(&note, |check| self.store.forget(check, clock.now()));
+                    self.with_checks_of(&note, |check| {
+                        self.store.forget(check, clock.now());
+                        self.asking.ask_now(check.key, clock.now());
+                    });
                 }
             }
         }
@@ -146,7 +153,7 @@ impl<S: Store> Limiter<S> {
         };
         let Some(name) = RequestName::read(name) else { return };
         let Some(entries) = name.descriptors().next() else { return };
-        let request = request_of(domain, &entries);
+        let request = Request::of(domain, &entries);
         if let Ok((_, matched)) =
             find(self.loaded.load_full().as_deref(), &request, LoadedRules::check_values)
         {
@@ -181,11 +188,6 @@ impl<S: Store> Drop for HeldCounters<'_, S> {
             self.store.forget(check, self.clock.now());
         }
     }
-}
-
-fn request_of<'a>(domain: &'a str, entries: &'a [Entry<'a>]) -> Request<'a> {
-    let descriptor = Descriptor { entries: entries.into(), ..Descriptor::default() };
-    Request { domain, descriptors: std::iter::once(descriptor).collect(), hits: 0 }
 }
 
 /// The entries as in the name of a request in flight, and the domain. None if a name has no room for them.

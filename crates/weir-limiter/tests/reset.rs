@@ -300,6 +300,40 @@ async fn without_the_store_nothing_changes() {
 
 /// It reports its hits, and returns its lease, only when it has heard of the reset.
 #[tokio::test(start_paused = true)]
+async fn callers_that_wait_at_any_instance_get_what_a_reset_has_freed() {
+    for mode in ["strict", "lease", "interval"] {
+        // twenty seconds of the minute have passed
+        let limit = format!("requests: 60, per: 1m, coordination: {mode}");
+        let (_, instances) = fleet(2, &limit, Capabilities::All).await;
+        for Instance { limiter, clock } in &instances {
+            tokio::spawn(Limiter::ask_store(limiter, Arc::new(clock.clone()), None));
+        }
+        for instance in &instances {
+            instance.exhaust("tenant", "a").await;
+        }
+        let wait = async |instance: &SharedInstance| {
+            let entries = [Entry { key: "tenant", value: "a" }];
+            let request = Request::of("shop", &entries);
+            let Instance { limiter, clock } = instance;
+            let acquired =
+                limiter.acquire(&request, Period::from_secs(60), clock, |_, acquired| acquired.clone());
+            acquired.await.expect("an answer")
+        };
+        let reset = async {
+            sleep(Duration::from_secs(10)).await;
+            instances[0].reset("tenant", "a").await
+        };
+        let (at_one, at_other, reset) = tokio::join!(wait(&instances[0]), wait(&instances[1]), reset);
+        reset.expect("it is reset");
+        for acquired in [at_one, at_other] {
+            assert!(acquired.rejection.is_none(), "{mode}: {acquired:?}");
+            let expected = Period::from_secs(10)..Period::from_secs(20);
+            assert!(expected.contains(&acquired.waited), "{mode}: {}", acquired.waited);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_instance_that_was_cut_off_reports_nothing_of_before() {
     for mode in ["lease", "interval"] {
         let limit = format!("requests: 60, per: 1h, coordination: {mode}");

@@ -27,6 +27,8 @@ pub(super) struct CallerNames {
     named: RwLock<HashMap<Name, CountedName, foldhash::fast::RandomState>>,
     others: Counter,
     warned: Throttle,
+    /// Whether nobody is warned of them.
+    is_silent: bool,
 }
 
 /// A domain, and a key in it; empty if the domain itself is unknown.
@@ -45,6 +47,10 @@ struct CountedName {
 // === impl CallerNames ===
 
 impl CallerNames {
+    pub(super) fn silent() -> Self {
+        Self { is_silent: true, ..Self::default() }
+    }
+
     /// An empty key counts an unknown domain. Returns whether the name is counted by itself.
     pub(super) fn add(&self, domain: &str, key: &str, descriptors: u64) -> bool {
         let shortened = |name: &'_ str| name.floor_char_boundary(MAX_NAME);
@@ -69,7 +75,7 @@ impl CallerNames {
         }
         named.entry((name.0.into(), name.1.into())).or_default().add(descriptors);
         drop(named);
-        if is_new {
+        if is_new && !self.is_silent {
             self.warn(name);
         }
         true

@@ -50,6 +50,8 @@ impl<T> Sharded<T> {
         Self((0..places.max(*PLACES)).map(|_| ShardedPlace(make())).collect())
     }
 
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     pub fn own(&self) -> &T {
         // a power of two
         &self.0[thread_number() & (self.0.len() - 1)].0

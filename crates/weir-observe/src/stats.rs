@@ -108,6 +108,15 @@ impl Stats {
         Self { max_dynamic_names: MaxDynamicNames(max_dynamic_names), ..Self::default() }
     }
 
+    /// Of decisions that nobody has asked for now, such as replayed ones: names without a rule are counted, and not logged.
+    pub fn silent() -> Self {
+        Self {
+            unknown_domains: CallerNames::silent(),
+            unknown_keys: CallerNames::silent(),
+            ..Self::default()
+        }
+    }
+
     /// From now on `_` replaces dots in keys and values in names of stats, so that each is one step.
     pub fn replace_dots(&self) {
         self.replaces_dots.store(true, Ordering::Relaxed);

@@ -26,9 +26,6 @@ const TIME_LENGTH: u8 = 16;
 /// The length of a descriptor in a record.
 pub(crate) const STATUS: usize = 12;
 
-/// The length of a request of one descriptor.
-const KNOWN_LENGTH: u32 = 24;
-
 /// The most bytes of a block before a time, which may be needed.
 const LAST_HEAD: usize = CAPACITY - TIME_LENGTH as usize;
 
@@ -122,20 +119,42 @@ struct DictionarySlot {
 /// The open block of a lane.
 #[derive(Debug, Default)]
 pub(crate) struct OpenBlock {
+    /// Has its bytes once it is complete.
     block: RecordedBlock,
+    /// As long as a block may be, once it has begun: so a record finds its room by one comparison.
+    buffer: Vec<u8>,
+    /// The end of the records in the buffer.
+    end: usize,
     /// The time that those of records are differences to.
     base: u64,
+    /// The differences that are short enough, and within the time for which requests are recorded: those below it. 0 if
+    /// the block has not begun.
+    span: u64,
     descriptors: u32,
     /// Counts blocks, from 1, so that no slot has to be emptied.
     number: u32,
     slots: Box<[DictionarySlot]>,
     /// The longest time of a block, so that old requests can go.
-    pub(crate) longest: Period,
+    longest: Period,
+    /// When recording ends by itself, in nanoseconds since the epoch.
+    until: u64,
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "any of its bits are suitable")]
 const fn slot_of(key: CounterKey) -> usize {
     key.hash() as usize % SLOTS
+}
+
+/// Returns the number that the block has for a descriptor.
+#[inline]
+fn known_number(slots: &[DictionarySlot], block: u32, key: CounterKey) -> Option<u32> {
+    let first = slot_of(key);
+    let is_known = |slot: &DictionarySlot| slot.key == [key.hash(), key.shard()] && slot.block == block;
+    let slot = slots.get(first)?;
+    if is_known(slot) {
+        return Some(slot.number);
+    }
+    slots.get(first ^ 1).filter(|slot| is_known(slot)).map(|slot| slot.number)
 }
 
 #[inline]
@@ -175,6 +194,12 @@ impl RecordedStatus {
             | flag(NO_LIMIT, self.is_free)
             | flag(FALLBACK, self.is_fallback)
     }
+
+    /// What a record has of it. A block has no room for numbers of more than three bytes.
+    #[inline]
+    fn bytes(&self, number: u32, descriptor: &Descriptor<'_>, (hits, few): (Hits, u32)) -> [u8; STATUS] {
+        bytes_of([number | u32::from(self.flags(descriptor, hits)) << 24, few, self.remaining])
+    }
 }
 
 // === impl OpenBlock ===
@@ -182,7 +207,15 @@ impl RecordedStatus {
 impl OpenBlock {
     pub(crate) fn new(lane: u16) -> Self {
         let block = RecordedBlock { lane, ..RecordedBlock::default() };
-        Self { block, longest: Period::MAX, ..Self::default() }
+        Self { block, longest: Period::MAX, until: u64::MAX, ..Self::default() }
+    }
+
+    /// Sets the longest time of a block, and when recording ends by itself.
+    pub(crate) fn limit(&mut self, longest: Period, until: u64) {
+        (self.longest, self.until) = (longest, until);
+        if !self.is_empty() {
+            self.set_base(self.base);
+        }
     }
 
     /// The block, if it has begun.
@@ -190,14 +223,18 @@ impl OpenBlock {
         (!self.is_empty()).then_some(&self.block)
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.block.bytes.is_empty()
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.end == 0
     }
 
     /// Ends the block.
     pub(crate) fn seal(&mut self) -> RecordedBlock {
         let next = RecordedBlock { lane: self.block.lane, ..RecordedBlock::default() };
-        std::mem::replace(&mut self.block, next)
+        let mut block = std::mem::replace(&mut self.block, next);
+        block.bytes = std::mem::take(&mut self.buffer);
+        block.bytes.truncate(self.end);
+        (self.end, self.span) = (0, 0);
+        block
     }
 
     /// Appends a request. `status_of` tells what became of each of its descriptors, `first_sight` what is known of one
@@ -216,8 +253,8 @@ impl OpenBlock {
                 Ok(()) => return true,
                 Err(Unwritten::TooLong) => return false,
                 Err(Unwritten::Full) => {
-                    self.block.bytes = sealed(self.seal());
-                    self.block.bytes.clear();
+                    let block = self.seal();
+                    self.buffer = sealed(block);
                 }
             }
         }
@@ -230,32 +267,28 @@ impl OpenBlock {
         status_of: &impl Fn(usize) -> RecordedStatus,
         first_sight: &impl Fn(usize) -> FirstSight,
     ) -> Result<(), Unwritten> {
-        if self.block.bytes.is_empty() {
+        if self.is_empty() {
             self.begin(recorded.at);
         }
         let request = recorded.request;
         let mut statuses: SmallVec<[[u8; STATUS]; 2]> = SmallVec::new();
         let mut many: SmallVec<[u64; 1]> = SmallVec::new();
         for (i, descriptor) in request.descriptors.iter().enumerate() {
-            let status = status_of(i);
-            let hits = request.hits_of(descriptor);
+            let (status, hits) = (status_of(i), request.hits_of(descriptor));
             let number = self.number_of((request.domain, descriptor), status.key, || first_sight(i))?;
-            let flags = status.flags(descriptor, hits);
             let few = u32::try_from(hits.0).unwrap_or_else(|_| {
                 many.push(hits.0);
                 u32::MAX
             });
-            // a block has no room for numbers of more than three bytes
-            statuses.push(bytes_of([number | u32::from(flags) << 24, few, status.remaining]));
+            statuses.push(status.bytes(number, descriptor, (hits, few)));
         }
         let place = recorded.place.as_ref().map_or(&[][..], |name| name.bytes());
         let length = TIMED_HEAD + STATUS * statuses.len() + 8 * many.len() + place.len();
         let count = u16::try_from(statuses.len()).map_err(|_| Unwritten::TooLong)?;
         self.put_head((recorded.kind as u8, recorded.flags()), length, count, recorded.at)?;
-        let bytes = &mut self.block.bytes;
-        statuses.iter().for_each(|status| bytes.extend_from_slice(status));
-        many.iter().for_each(|hits| bytes.extend_from_slice(&hits.to_le_bytes()));
-        bytes.extend_from_slice(place);
+        statuses.iter().for_each(|status| self.put(status));
+        many.iter().for_each(|hits| self.put(&hits.to_le_bytes()));
+        self.put(place);
         self.block.requests += 1;
         Ok(())
     }
@@ -264,14 +297,29 @@ impl OpenBlock {
         if self.slots.is_empty() {
             self.slots = vec![DictionarySlot::default(); SLOTS].into_boxed_slice();
         }
-        self.block.bytes.reserve_exact(CAPACITY);
+        self.buffer.reserve_exact(CAPACITY.saturating_sub(self.buffer.len()));
+        self.buffer.resize(CAPACITY, 0);
         (self.block.begun, self.block.last, self.block.requests) = (at, at, 0);
-        (self.base, self.descriptors) = (at.as_nanos(), 0);
+        self.descriptors = 0;
+        self.set_base(at.as_nanos());
         self.number = self.number.wrapping_add(1).max(1);
     }
 
+    fn set_base(&mut self, base: u64) {
+        self.base = base;
+        self.span = self.until.saturating_sub(base).min(1 << 32);
+    }
+
+    /// Appends `bytes`, for which there is room.
+    fn put(&mut self, bytes: &[u8]) {
+        let end = self.end + bytes.len();
+        if let Some(room) = self.buffer.get_mut(self.end..end) {
+            room.copy_from_slice(bytes);
+            self.end = end;
+        }
+    }
+
     /// The head of a record of so many bytes. It fits then.
-    #[inline]
     fn put_head(
         &mut self,
         (kind, flags): (u8, u8),
@@ -279,7 +327,7 @@ impl OpenBlock {
         count: u16,
         at: Timestamp,
     ) -> Result<(), Unwritten> {
-        if self.block.bytes.len() + length > LAST_HEAD {
+        if self.end + length > LAST_HEAD {
             return Err(self.too_full());
         }
         let since = if let Some(Ok(since)) = at.as_nanos().checked_sub(self.base).map(u32::try_from) {
@@ -294,7 +342,7 @@ impl OpenBlock {
         self.block.last = at;
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         let kind = u32::from(kind) | u32::from(flags) << 8 | u32::from(count) << 16;
-        self.block.bytes.extend_from_slice(&bytes_of([length, kind, since]));
+        self.put(&bytes_of([length, kind, since]));
         Ok(())
     }
 
@@ -305,13 +353,11 @@ impl OpenBlock {
 
     #[cold]
     fn put_time(&mut self, at: Timestamp) {
-        self.base = at.as_nanos();
-        let bytes = &mut self.block.bytes;
-        bytes.extend_from_slice(&[TIME_LENGTH, 0, 0, 0, TIME, 0, 0, 0]);
-        bytes.extend_from_slice(&self.base.to_le_bytes());
+        self.set_base(at.as_nanos());
+        self.put(&[TIME_LENGTH, 0, 0, 0, TIME, 0, 0, 0]);
+        self.put(&at.as_nanos().to_le_bytes());
     }
 
-    #[inline]
     fn number_of(
         &mut self,
         text: (&str, &Descriptor<'_>),
@@ -319,7 +365,7 @@ impl OpenBlock {
         first_sight: impl FnOnce() -> FirstSight,
     ) -> Result<u32, Unwritten> {
         let Some(key) = key else { return self.define(text, &first_sight()) };
-        if let Some(number) = self.known_number(key) {
+        if let Some(number) = known_number(&self.slots, self.number, key) {
             return Ok(number);
         }
         let number = self.define(text, &first_sight())?;
@@ -329,40 +375,36 @@ impl OpenBlock {
         Ok(number)
     }
 
-    #[inline]
-    fn known_number(&self, key: CounterKey) -> Option<u32> {
-        let first = slot_of(key);
-        let is_known =
-            |slot: &&DictionarySlot| slot.key == [key.hash(), key.shard()] && slot.block == self.number;
-        let found = self.slots.get(first).filter(is_known);
-        found.or_else(|| self.slots.get(first ^ 1).filter(is_known)).map(|slot| slot.number)
-    }
-
-    /// Appends a request of one descriptor that the block has, as most are. Otherwise changes nothing, and returns false.
-    #[inline]
+    /// Appends a request, if the block has its descriptors and there is nothing else to write. Otherwise changes nothing,
+    /// and returns false.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     pub(crate) fn append_known(
         &mut self,
         recorded: &RecordedRequest<'_, '_>,
-        descriptor: &Descriptor<'_>,
-        status: &RecordedStatus,
+        descriptors: &[Descriptor<'_>],
+        statuses: impl Iterator<Item = RecordedStatus>,
     ) -> bool {
-        let (at, hits) = (recorded.at.as_nanos(), recorded.request.hits_of(descriptor));
-        let since = at.checked_sub(self.base).and_then(|since| u32::try_from(since).ok());
-        let (Some(since), Ok(few), Some(key)) = (since, u32::try_from(hits.0), status.key) else {
-            return false;
-        };
-        let has_room = !self.is_empty() && self.block.bytes.len() + KNOWN_LENGTH as usize <= LAST_HEAD;
-        if !has_room || recorded.place.is_some() {
+        // a time before the base wraps, and is too late
+        let since = recorded.at.as_nanos().wrapping_sub(self.base);
+        let end = self.end + TIMED_HEAD + STATUS * descriptors.len();
+        if since >= self.span || recorded.place.is_some() {
             return false;
         }
-        let Some(number) = self.known_number(key) else { return false };
-        let kind = recorded.kind as u32 | u32::from(recorded.flags()) << 8 | 1 << 16;
-        let number = number | u32::from(status.flags(descriptor, hits)) << 24;
-        let mut record = [0; KNOWN_LENGTH as usize];
+        let Some(record) = self.buffer.get_mut(self.end..end) else { return false };
         let (head, rest) = record.split_at_mut(TIMED_HEAD);
-        head.copy_from_slice(&bytes_of([KNOWN_LENGTH, kind, since]));
-        rest.copy_from_slice(&bytes_of([number, few, status.remaining]));
-        self.block.bytes.extend_from_slice(&record);
+        for ((status, descriptor), bytes) in statuses.zip(descriptors).zip(rest.chunks_exact_mut(STATUS)) {
+            let Some(key) = status.key else { return false };
+            let Some(number) = known_number(&self.slots, self.number, key) else { return false };
+            let hits = recorded.request.hits_of(descriptor);
+            let Ok(few) = u32::try_from(hits.0) else { return false };
+            bytes.copy_from_slice(&status.bytes(number, descriptor, (hits, few)));
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "what fits into a block, and is below the span")]
+        let (length, count, since) = ((end - self.end) as u32, descriptors.len() as u32, since as u32);
+        let kind = recorded.kind as u32 | u32::from(recorded.flags()) << 8 | count << 16;
+        head.copy_from_slice(&bytes_of([length, kind, since]));
+        self.end = end;
         self.block.last = recorded.at;
         self.block.requests += 1;
         true
@@ -377,20 +419,22 @@ impl OpenBlock {
         let entries = &*descriptor.entries;
         let count = u16::try_from(entries.len()).map_err(|_| Unwritten::TooLong)?;
         let text = DescriptorText { domain, entries, limit: descriptor.limit.as_deref() };
-        let begin = self.block.bytes.len();
-        self.block.bytes.extend_from_slice(&[0, 0, 0, 0, DEFINITION, 0]);
-        self.block.bytes.extend_from_slice(&count.to_le_bytes());
-        let written = put_definition(&mut self.block.bytes, &text, first);
-        let length = self.block.bytes.len() - begin;
-        if written.is_none() || self.block.bytes.len() > CAPACITY {
-            self.block.bytes.truncate(begin);
-            self.block.bytes.shrink_to(CAPACITY);
-            return Err(if written.is_none() { Unwritten::TooLong } else { self.too_full() });
+        let mut definition = Vec::new();
+        let written = put_definition(&mut definition, &text, first);
+        let length = HEAD + definition.len();
+        let room = CAPACITY - self.end;
+        match (written, u32::try_from(length)) {
+            (Some(()), Ok(_)) if length > room => Err(self.too_full()),
+            (Some(()), Ok(length)) => {
+                self.put(&length.to_le_bytes());
+                self.put(&[DEFINITION, 0]);
+                self.put(&count.to_le_bytes());
+                self.put(&definition);
+                self.descriptors += 1;
+                Ok(self.descriptors - 1)
+            }
+            _ => Err(Unwritten::TooLong),
         }
-        let length = u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes();
-        self.block.bytes[begin..begin + length.len()].copy_from_slice(&length);
-        self.descriptors += 1;
-        Ok(self.descriptors - 1)
     }
 
     /// Appends the reset of a counter.
@@ -399,20 +443,20 @@ impl OpenBlock {
         (domain, descriptor): (&str, &Descriptor<'_>),
         at: Timestamp,
     ) -> bool {
-        if self.block.bytes.is_empty() {
+        if self.is_empty() {
             self.begin(at);
         }
         let Ok(number) = self.define((domain, descriptor), &FirstSight::default()) else { return false };
         let is_written = self.put_head((RecordedKind::Reset as u8, 0), TIMED_HEAD + 4, 1, at).is_ok();
         if is_written {
-            self.block.bytes.extend_from_slice(&number.to_le_bytes());
+            self.put(&number.to_le_bytes());
         }
         is_written
     }
 
     /// Appends that new rules came into force.
     pub(crate) fn append_reload(&mut self, at: Timestamp) -> bool {
-        if self.block.bytes.is_empty() {
+        if self.is_empty() {
             self.begin(at);
         }
         self.put_head((RecordedKind::Reload as u8, 0), TIMED_HEAD, 0, at).is_ok()

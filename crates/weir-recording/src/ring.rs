@@ -184,15 +184,16 @@ impl Recorder {
         if !was_on {
             self.clear(now);
         }
-        for lane in lanes.all() {
-            lane.lock().open.longest = order.keep / PARTS;
-        }
         let of_lanes = lanes.all().count() * (CAPACITY * (1 + WAITING) + SLOTS * SLOT);
         let mut ring = self.ring.lock();
         let order = if was_on { order.with(ring.order) } else { order };
         ring.order = order;
         ring.room = self.max_bytes.saturating_sub(of_lanes).max(CAPACITY);
+        drop(ring);
         let until = order.until.map_or(u64::MAX, Timestamp::as_nanos);
+        for lane in lanes.all() {
+            lane.lock().open.limit(order.keep / PARTS, until);
+        }
         self.until.store(until, Ordering::Relaxed);
         self.is_on.store(true, Ordering::Relaxed);
     }
@@ -249,16 +250,40 @@ impl Recorder {
         status_of: impl Fn(usize) -> RecordedStatus,
         first_sight: impl Fn(usize) -> FirstSight,
     ) {
+        let descriptors = &*recorded.request.descriptors;
+        if !self.append_known(recorded, descriptors, (0..descriptors.len()).map(&status_of)) {
+            self.append_any(recorded, status_of, first_sight);
+        }
+    }
+
+    /// Records a request, if the open block has its `descriptors`, as it mostly has. Otherwise does nothing, and returns
+    /// false.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
+    pub fn append_known(
+        &self,
+        recorded: &RecordedRequest<'_, '_>,
+        descriptors: &[Descriptor<'_>],
+        statuses: impl Iterator<Item = RecordedStatus>,
+    ) -> bool {
+        let Some(lanes) = self.lanes.get() else { return false };
+        let Some(mut lane) = lanes.own().try_lock() else { return false };
+        lane.open.append_known(recorded, descriptors, statuses)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn append_any(
+        &self,
+        recorded: &RecordedRequest<'_, '_>,
+        status_of: impl Fn(usize) -> RecordedStatus,
+        first_sight: impl Fn(usize) -> FirstSight,
+    ) {
         if recorded.at.as_nanos() >= self.until.load(Ordering::Relaxed) {
             return self.stop();
         }
         let Some(mut lane) = self.free_lane() else { return };
         let RecordingLane { open, waiting } = &mut *lane;
-        if let [descriptor] = &*recorded.request.descriptors
-            && open.append_known(recorded, descriptor, &status_of(0))
-        {
-            return;
-        }
         if !open.append(recorded, status_of, first_sight, |block| self.add(block, waiting)) {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }

@@ -93,6 +93,38 @@ fn what_was_recorded_is_read() {
 }
 
 #[test]
+fn a_request_is_written_as_a_whole_whichever_of_its_descriptors_were_seen_before() {
+    let recorder = recorder();
+    let named = |value: &'static str, hits: u64| Descriptor {
+        entries: entries(&[("tenant", value)]).into(),
+        hits: Some(hits),
+        ..Descriptor::default()
+    };
+    let at = |i: u64| NOW.after(Period::from_secs(i));
+    // the second one of these is new, then has many hits, then is known; a gap of seconds needs a time of its own
+    let asked = [
+        (at(1), vec![named("acme", 1)]),
+        (at(2), vec![named("acme", 2), named("beta", 3)]),
+        (at(3), vec![named("acme", 4), named("beta", 1 << 40)]),
+        (at(4), vec![named("beta", 5), named("acme", 0)]),
+        (at(20), vec![named("acme", 6), named("beta", 7), named("acme", 8)]),
+        (at(19), vec![named("beta", 9)]),
+    ];
+    let mut expected = Vec::new();
+    for (at, descriptors) in asked {
+        let text = |one: &Descriptor<'_>| {
+            format!("shop tenant={} x{}", one.entries[0].value, one.hits.expect("hits"))
+        };
+        let texts: Vec<String> = descriptors.iter().map(text).collect();
+        let since = at.since(NOW).as_nanos();
+        expected.push(format!("{since} Decision true {}", texts.join("; ")));
+        let request = Request { domain: "shop", descriptors: descriptors.into(), hits: 0 };
+        append(&recorder, &request, at, true);
+    }
+    assert_eq!(told(download(&recorder, None)), expected);
+}
+
+#[test]
 fn requests_that_are_asked_again_take_few_bytes() {
     let recorder = recorder();
     for i in 0..10_000_u64 {

@@ -105,7 +105,7 @@ impl ExactLimiter {
             reported_rejections: ReportedRejections::None,
             ..DecisionSettings::default()
         };
-        let limiter = Limiter::new(MemoryStore::new(MAX_COUNTERS), Arc::new(Stats::default()), settings);
+        let limiter = Limiter::new(MemoryStore::new(MAX_COUNTERS), Arc::new(Stats::silent()), settings);
         let hasher = KeyHasher::random();
         let rules = RuleSet::new(domains, hasher);
         let labels = rules.rules().iter().map(|rule| rule.path.to_string()).collect();

@@ -1,8 +1,18 @@
 //! Rules that are no files: what they are told, and what they would have decided.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use serde_json::Value;
+use tracing::{
+    Subscriber,
+    span::{Attributes, Id, Record},
+};
 use weir_config::{Options, parse};
 use weir_limit::{Entry, KeyHasher, Request, RuleSet, Timestamp};
 use weir_limiter::{DecisionSettings, Limiter, observe::Stats, store::MemoryStore};
@@ -48,6 +58,46 @@ fn errors_have_their_places_and_nothing_is_compared() {
         (&"error".into(), &"other.yaml".into(), &3.into())
     );
     assert_eq!(told["note"], "The files have errors, so there is nothing to compare.");
+}
+
+/// Counts the messages of a thread.
+#[derive(Clone, Default)]
+struct MessageCount(Arc<AtomicUsize>);
+
+impl Subscriber for MessageCount {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn names_that_the_tried_rules_do_not_have_are_not_in_the_log() {
+    let messages = MessageCount::default();
+    let _default = tracing::subscriber::set_default(messages.clone());
+    for (from, to) in [("key: tenant", "key: user"), ("domain: shop", "domain: mesh")] {
+        let told = json(&[("shop.yaml", &RULES.replace(from, to))], Some(recording()));
+        assert_eq!(told["comparison"]["requests"], 6, "{told}");
+    }
+    assert_eq!(messages.0.load(Ordering::Relaxed), 0);
+    // as those of requests are
+    Stats::default().unknown_key("shop", "tenant");
+    assert_eq!(messages.0.load(Ordering::Relaxed), 1);
 }
 
 #[test]

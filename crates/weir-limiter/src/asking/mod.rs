@@ -178,6 +178,11 @@ impl AskingLines {
         }
     }
 
+    /// Has the line of `key` ask at once, since hits have become free that no estimate knows of.
+    pub(super) fn ask_now(&self, key: CounterKey, now: Timestamp) {
+        self.with_line(key, now, None, |line, woken| line.change_tiers(line.tiers().clone(), now, woken));
+    }
+
     pub(super) fn close(&self, now: Timestamp) {
         self.room.close();
         self.places.close(now);

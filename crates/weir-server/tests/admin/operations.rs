@@ -42,7 +42,7 @@ async fn rules_have_what_they_have_seen() {
     assert_eq!(rule["rule"], "shop.tenant_acme");
     assert_eq!(rule["levels"], json!([{"key": "tenant", "values": ["acme"]}]));
     assert_eq!(rule["limit"], "100 requests per 1m");
-    assert_eq!(rule["totals"], json!({"admitted": 100, "rejected": 30}));
+    assert_eq!(rule["totals"], json!({"admitted": 100, "rejected": 30, "shadowed": 0}));
     assert_eq!(rule["rates"]["admitted_1m"], 10.0);
     assert_eq!(rule["rates"]["rejected_10m"], 3.0);
     assert_eq!(rule["fullest"]["entries"], json!([{"key": "tenant", "value": "acme"}]));

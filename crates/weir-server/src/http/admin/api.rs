@@ -116,8 +116,12 @@ impl<S: Store> AdminApi<S> {
             // once a second at most, while somebody asks
             let needs_fleet = topics.iter().any(|topic| topic.is_of_fleet());
             let fleet = if needs_fleet { KnownFleet::read(&api).await.ok().flatten() } else { None };
+            let is_asked = !topics.is_empty();
             let made = spawn_blocking(move || {
-                api.look();
+                // all counters are read: reports alone have those of the last look
+                if is_asked || tick % LOOK == 0 {
+                    api.look();
+                }
                 if reports {
                     fleet::report(&api);
                 }
@@ -133,7 +137,8 @@ impl<S: Store> AdminApi<S> {
 
     /// Brings the rates up to date.
     pub(super) fn look(&self) {
-        self.traffic.look(&self.context.stats, self.context.clock.uptime(), self.now());
+        let shared = self.context.limiter.store().shared_counts().store;
+        self.traffic.look(&self.context.stats, shared, self.context.clock.uptime(), self.now());
     }
 
     pub(super) fn now(&self) -> Timestamp {

@@ -14,7 +14,7 @@ use weir_store::Store;
 use super::{
     api::AdminApi,
     hot,
-    instance::StoreFacts,
+    instance::clock_distance,
     problem::Problem,
     query::{ListPart, MAX_LIMIT, Query},
     rules::words,
@@ -111,16 +111,16 @@ fn of_rules<S: Store>(api: &AdminApi<S>) -> Vec<AttentionFinding> {
 }
 
 fn of_store<S: Store>(api: &AdminApi<S>) -> Vec<AttentionFinding> {
-    let facts = StoreFacts::of(api);
+    let facts = api.traffic.store();
     let mut findings = Vec::new();
     if facts.state() != "ok" {
         let what = format!("{} does not answer: decisions are made by on_store_failure.", facts.name);
         let advice = "Look at the store, and at the log of this instance for the reason.";
         findings.push(AttentionFinding::new(Severity::Error, "store_unreachable", what, advice));
     }
-    if facts.clock_distance.is_some_and(|distance| distance >= FAR) {
-        let what =
-            format!("The clock is {:.1} s away from the store's.", facts.clock_distance.unwrap_or_default());
+    if let Some(distance) = clock_distance(api).filter(|distance| distance.abs() >= FAR) {
+        let side = if distance > 0.0 { "ahead of" } else { "behind" };
+        let what = format!("The clock is {:.1} s {side} the store's.", distance.abs());
         let advice = "Synchronize the clocks, with NTP.";
         findings.push(AttentionFinding::new(Severity::Warning, "clock", what, advice));
     }

@@ -10,7 +10,7 @@ use axum::{
 use serde_json::{Value, json};
 use weir_config::explained;
 use weir_limit::{
-    Descriptor, DescriptorMatch, Entry, Hits, LimitCheck, Request, Tier, Timestamp, algorithm::CounterState,
+    DescriptorMatch, Entry, Hits, LimitCheck, Request, Tier, Timestamp, algorithm::CounterState,
 };
 use weir_limiter::{LimitError, Limiter, Looked, counter_number};
 use weir_observe::hot_keys::{By, HotEntries};
@@ -94,10 +94,7 @@ pub(super) async fn views<S: Store>(
     domain: &str,
     entries: &[Entry<'_>],
 ) -> Result<Vec<Value>, Problem> {
-    let descriptor =
-        Descriptor { entries: entries.iter().copied().collect(), hits: Some(0), ..Descriptor::default() };
-    let request = Request { domain, descriptors: std::iter::once(descriptor).collect(), hits: 0 };
-    let now = api.now();
+    let (request, now) = (Request::of_hits(domain, entries, 0), api.now());
     let looked = api.context.limiter.inspect(&request, now, |looked| {
         let view = of_descriptor(api, looked, 0, now);
         let why = explained::no_rule(entries.len(), &looked.rules.explain(domain, entries));

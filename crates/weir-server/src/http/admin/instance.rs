@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::{Extension, extract::State, http::Uri, response::Response};
 use serde_json::{Value, json};
+use weir_limit::SharedStore;
 use weir_observe::{Metric, hot_keys::HotKeyValues};
 use weir_store::Store;
 
@@ -19,6 +20,7 @@ use super::{
 use weir_export::process::resident_memory;
 
 /// What the metrics say of the store.
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StoreFacts {
     pub(super) kind: &'static str,
     /// The name in messages to people.
@@ -26,8 +28,6 @@ pub(super) struct StoreFacts {
     pub(super) is_connected: bool,
     pub(super) is_available: bool,
     pub(super) is_shared: bool,
-    /// In seconds; none without a shared store.
-    pub(super) clock_distance: Option<f64>,
     pub(super) held: u64,
     pub(super) most: u64,
     /// Counters that were evicted with hits that nothing has.
@@ -78,7 +78,7 @@ pub(super) const fn values_name(values: HotKeyValues) -> &'static str {
 /// Without what depends on the caller, and without the history.
 pub(super) fn instance<S: Store>(api: &AdminApi<S>) -> Value {
     let context = &api.context;
-    let (facts, recent) = (StoreFacts::of(api), api.traffic.recent(api.uptime()));
+    let (facts, recent) = (api.traffic.store(), api.traffic.recent(api.uptime()));
     let Recent { requests_per_second, store_calls_per_second, round_trip, latency, all } = recent;
     json!({
         "name": api.facts.instance,
@@ -93,7 +93,7 @@ pub(super) fn instance<S: Store>(api: &AdminApi<S>) -> Value {
             "calls_per_second": store_calls_per_second,
             "round_trip": round_trip,
         },
-        "clock_distance": facts.clock_distance,
+        "clock_distance": clock_distance(api),
         "counters": { "held": count(facts.held), "most": count(facts.most) },
         "memory_bytes": count(resident_memory().unwrap_or_default()),
         "rules": api.rules_json(),
@@ -101,6 +101,16 @@ pub(super) fn instance<S: Store>(api: &AdminApi<S>) -> Value {
         "rates": all.map(|series| series.rates_json(api.uptime())),
         "latency": latency.map(|[p50, p99]| json!({ "p50": p50, "p99": p99 })),
         "recording": recording::state(api),
+    })
+}
+
+/// The seconds by which this clock is ahead of the store's; none without a shared store.
+pub(super) fn clock_distance<S: Store>(api: &AdminApi<S>) -> Option<f64> {
+    let store = api.context.limiter.store();
+    store.shared_counts().store.map(|_| {
+        let offset = store.clock_offset();
+        let distance = rounded(as_float(offset.unsigned_abs()) / 1e6) / 1e3;
+        if offset > 0 { -distance } else { distance }
     })
 }
 
@@ -126,9 +136,7 @@ pub(super) fn in_short<S: Store>(api: &AdminApi<S>, is_this: bool) -> Value {
 // === impl StoreFacts ===
 
 impl StoreFacts {
-    pub(super) fn of<S: Store>(api: &AdminApi<S>) -> Self {
-        let shared = api.context.limiter.store().shared_counts().store;
-        let metrics = api.context.stats.metrics();
+    pub(super) fn of(metrics: &[Metric], shared: Option<SharedStore>) -> Self {
         let sum = |is_it: &dyn Fn(&Metric) -> bool| {
             metrics
                 .iter()
@@ -146,14 +154,12 @@ impl StoreFacts {
         let is_lost = |metric: &Metric| {
             metric.name == "weir.counters.evicted" && metric.labels.iter().any(|(_, value)| value == "lost")
         };
-        let offset = value("weir.store.clock_offset_nanoseconds");
         Self {
             kind,
             name,
             is_connected: shared.is_none() || connected.is_none_or(|connected| connected > 0),
             is_available: value("weir.store.unavailable") != Some(1) && disk != Some(0),
             is_shared: shared.is_some(),
-            clock_distance: offset.map(|nanos| rounded(as_float(nanos) / 1e6) / 1e3),
             held: sum(&|metric| metric.name == "weir.counters.live"),
             most: sum(&|metric| metric.name == "weir.counters.max"),
             lost: sum(&is_lost),

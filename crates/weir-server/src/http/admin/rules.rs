@@ -90,7 +90,8 @@ fn rule<S: Store>(
     let compiled = description.compiled;
     let (rule, path) = (&compiled.rule, compiled.path.to_string());
     let traffic = api.traffic.rule(compiled.path.parts());
-    let [admitted, rejected] = traffic.as_ref().map_or([0; 2], |traffic| outcome(&traffic.counts));
+    let counts = traffic.as_ref().map(|traffic| traffic.counts).unwrap_or_default();
+    let [admitted, rejected] = outcome(&counts);
     let places =
         api.context.stats.rule(compiled.path.parts()).known_places().map(|places| places.totals().counts[0]);
     let in_flight = rule.in_flight.map(|limit| {
@@ -112,7 +113,11 @@ fn rule<S: Store>(
         "is_shadow": rule.shadow_mode,
         "next_change": rule.until.map(time::text),
         "in_flight": in_flight,
-        "totals": { "admitted": count(admitted), "rejected": count(rejected) },
+        "totals": {
+            "admitted": count(admitted),
+            "rejected": count(rejected),
+            "shadowed": count(counts.shadow_mode),
+        },
         "rates": series.map_or_else(no_rates, |series| series.rates_json(api.uptime())),
         "recent": series.map_or_else(
             || super::traffic::history(&[], 20, api.now()),

@@ -234,3 +234,26 @@ impl Listening {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_reader_that_is_slow_gets_the_last_event_of_a_topic_and_none_is_kept_for_it() {
+        let hub = Hub::default();
+        let mut listening = Listening {
+            topics: vec![hub.listen(Topic::Instance), hub.listen(Topic::Rules)],
+            closed: hub.closed.subscribe(),
+            _place: StreamPlace { caller: "nobody".to_owned(), streams: Arc::clone(&hub.streams) },
+        };
+        for i in 0..1_000 {
+            hub.send(Topic::Instance, &format!("{{\"i\": {i}}}"));
+            hub.send(Topic::Rules, &format!("{{\"r\": {i}}}"));
+        }
+        let events = listening.next().await.expect("events");
+        let text = String::from_utf8_lossy(&events);
+        assert_eq!(text.matches("event: ").count(), 2, "{text}");
+        assert!(text.contains("{\"i\": 999}") && text.contains("{\"r\": 999}"), "{text}");
+    }
+}

@@ -10,14 +10,17 @@ use std::{
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use weir_limit::{NANOS_PER_SECOND, Period, Timestamp};
+use weir_limit::{NANOS_PER_SECOND, Period, SharedStore, Timestamp};
 use weir_observe::{
     Metric, RuleCounts, Stats,
     histogram::{Bucket, Distribution},
     metric::MetricKind,
 };
 
-use super::time::{seconds, text};
+use super::{
+    instance::StoreFacts,
+    time::{seconds, text},
+};
 
 /// Of rules: ten minutes.
 const STEP: TrafficSeries = TrafficSeries::new(20, 30);
@@ -53,6 +56,7 @@ struct TrafficState {
     times: VecDeque<Distribution>,
     latest: Option<Distribution>,
     looked_at: Option<Period>,
+    store: StoreFacts,
 }
 
 /// What a rule has seen.
@@ -92,19 +96,16 @@ pub(super) struct Recent {
     pub(super) all: Option<TrafficSeries>,
 }
 
-/// The hits that a rule has admitted and rejected.
+/// The hits that a rule has admitted and rejected. Those past the limit of one in shadow mode are neither.
 pub(super) const fn outcome(counts: &RuleCounts) -> [u64; 2] {
-    [
-        counts.within_limit.saturating_add(counts.shadow_mode),
-        counts.over_limit.saturating_sub(counts.shadow_mode),
-    ]
+    [counts.within_limit, counts.over_limit.saturating_sub(counts.shadow_mode)]
 }
 
 // === impl InstanceTraffic ===
 
 impl InstanceTraffic {
     /// Reads all counters at the `uptime` of the process.
-    pub(super) fn look(&self, stats: &Stats, uptime: Period, now: Timestamp) {
+    pub(super) fn look(&self, stats: &Stats, shared: Option<SharedStore>, uptime: Period, now: Timestamp) {
         let (counts, metrics) = (stats.counts_by_rule(), stats.metrics());
         let methods = stats.methods();
         let mut locked = self.0.lock();
@@ -134,6 +135,7 @@ impl InstanceTraffic {
             .map(|metric| metric.value)
             .sum();
         let trips = round_trips(&metrics);
+        traffic.store = StoreFacts::of(&metrics, shared);
         for (series, of, total) in [
             (&mut traffic.all, FINE_STEP, sum),
             (&mut traffic.requests, BRIEF, [requests, 0]),
@@ -167,6 +169,11 @@ impl InstanceTraffic {
             latency: latency(state.times.front(), state.latest.as_ref()),
             all: state.all.clone(),
         }
+    }
+
+    /// As of the last look.
+    pub(super) fn store(&self) -> StoreFacts {
+        self.0.lock().store
     }
 
     pub(super) fn rule(&self, name: &[Box<str>]) -> Option<RuleTraffic> {
@@ -331,6 +338,13 @@ mod tests {
         series.look([15 + 10 * 618, 2], at(80_000));
         assert_eq!(json!(series.rates(10, at(80_000))), json!([0.0, 0.0]));
         assert_eq!(series.steps.len(), 30);
+    }
+
+    #[test]
+    fn what_only_a_shadow_would_reject_is_neither_admitted_nor_rejected() {
+        let counts = RuleCounts { within_limit: 7, over_limit: 5, shadow_mode: 5, ..RuleCounts::default() };
+        assert_eq!(outcome(&counts), [7, 0]);
+        assert_eq!(outcome(&RuleCounts { shadow_mode: 0, ..counts }), [7, 5]);
     }
 
     #[test]

@@ -11,8 +11,8 @@ use axum::{
 use serde_json::{Value, json};
 use weir_config::{RuleDescription, explained};
 use weir_limit::{
-    Attempt, Code, CompiledRule, Descriptor, DescriptorMatch, Entry, Lookup, Origin, Outcome, Request,
-    RuleSet, Step, Timestamp,
+    Attempt, Code, CompiledRule, DescriptorMatch, Entry, Lookup, Origin, Outcome, Request, RuleSet, Step,
+    Timestamp,
 };
 use weir_limiter::{Looked, counter_number, did_you_mean};
 use weir_observe::hot_keys::By;
@@ -55,13 +55,8 @@ pub(super) async fn ask<S: Store>(
     {
         let logged = LoggedRejection::parse(line)?;
         let entries = entries_of(&api, &logged)?;
-        let descriptor = Descriptor {
-            entries: borrowed(&entries).collect(),
-            hits: Some(logged.hits),
-            ..Descriptor::default()
-        };
-        let request =
-            Request { domain: &logged.domain, descriptors: std::iter::once(descriptor).collect(), hits: 0 };
+        let entries: Vec<Entry<'_>> = borrowed(&entries).collect();
+        let request = Request::of_hits(&logged.domain, &entries, logged.hits);
         return why(&api, &request, Some(&logged)).await;
     }
     api.requests

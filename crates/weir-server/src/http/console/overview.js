@@ -181,5 +181,6 @@ function columns(usual) {
 
 function clockWords(distance) {
   if (distance === null) return 'not compared';
-  return Math.abs(distance) < 1e-6 ? 'that of the store' : `${words.duration(Math.abs(distance))} from the store’s`;
+  if (Math.abs(distance) < 1e-6) return 'that of the store';
+  return `${words.duration(Math.abs(distance))} ${distance > 0 ? 'ahead of' : 'behind'} the store’s`;
 }

@@ -12,7 +12,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 use weir_limit::{
-    Descriptor, Entry, KeyHasher, Request, Timestamp,
+    Entry, KeyHasher, Request, Timestamp,
     request_bucket::{BucketName, BucketReply, BucketRequest, Pace, PacedReply, PacedRequest},
 };
 use weir_store::{MemoryStore, Store};
@@ -74,8 +74,7 @@ impl<S: Store> Headroom<S> {
     }
 
     async fn counter(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Option<Value>, Problem> {
-        let descriptor = Descriptor { entries: entries.into(), hits: Some(0), ..Descriptor::default() };
-        let request = Request { domain, descriptors: std::iter::once(descriptor).collect(), hits: 0 };
+        let request = Request::of_hits(domain, entries, 0);
         let looked = self.context.limiter.inspect(&request, self.context.clock.now(), |looked| {
             let (check, sight) = (looked.matched.enforced().first()?, looked.sights.first()?);
             Some(json!({
