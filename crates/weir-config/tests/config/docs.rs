@@ -198,3 +198,13 @@ descriptors:
     }
     assert_eq!(checked, 4);
 }
+
+/// Ten limits of a real product, in a file that a newcomer can read.
+#[test]
+fn the_example_of_contracts_is_short_and_has_no_warnings() {
+    let config = repository("examples/contracts/config");
+    let text = fs::read_to_string(config.join("limits.yaml")).expect("the rules");
+    assert!(text.lines().count() <= 120);
+    let loaded = weir_config::load(&config, &Options::default()).unwrap_or_else(|errors| panic!("{errors}"));
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+}

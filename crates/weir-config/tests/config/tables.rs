@@ -702,3 +702,110 @@ fn different_limits_are_bounded_since_each_is_a_node() {
                     most 150000 to all rules; equal limits are one, so give more values the same plan";
     assert_eq!(errors, expected);
 }
+
+#[test]
+fn networks_are_listed_in_a_table_too() {
+    let rules = "\
+domain: shop
+descriptors:
+  - key: address
+    match: cidr
+    values_from: blocked.txt
+    count_by: network
+    rate_limit: {requests: 5, per: 1m}
+  - key: address
+    match: cidr
+    values: [10.0.0.0/8]
+    rate_limit: {unlimited: true}
+";
+    let dir =
+        dir(&[("rules.yaml", rules), ("blocked.txt", "# some\n10.1.0.0/16\n\n2001:db8::/32\n192.0.2.7\n")]);
+    let set = self::rules(dir.path());
+    let of = |value: &str| found(&set, &[("address", value)]).map(|rule| rule.path.to_string());
+    for value in ["10.1.2.3", "2001:DB8::1", "192.0.2.7", "::ffff:10.1.0.1"] {
+        assert_eq!(of(value).as_deref(), Some("shop.address_blocked.txt"), "{value}");
+    }
+    assert_eq!(of("10.2.0.0").as_deref(), Some("shop.address_10.0.0.0/8"));
+    assert_eq!(of("192.0.2.8"), None);
+    let rule = found(&set, &[("address", "10.1.2.3")]).expect("a rule");
+    let key = |value: &str| set.counter_key(rule, "shop", &entries(&[("address", value)]));
+    assert_eq!(key("10.1.2.3"), key("10.1.9.9"));
+    assert_ne!(key("10.1.2.3"), key("192.0.2.7"));
+    fs::write(dir.path().join("blocked.txt"), "10.1.0.0/16\n10.1.2.0/8\nbad\n10.0.0.0/8\n").expect("a file");
+    assert_eq!(
+        errors(dir.path()).lines().collect::<Vec<_>>(),
+        [
+            "blocked.txt:2:1: '10.1.2.0/8' has bits after its prefix; write '10.0.0.0/8', or the address alone",
+            "blocked.txt:3:1: 'bad' is no network; write an address, or one with a prefix length, such as 10.0.0.0/8 or \
+             2001:db8::/32",
+            "rules.yaml:10:14: duplicate network 10.0.0.0/8 of 'shop.address'; the first is at blocked.txt:4:1",
+        ]
+    );
+}
+
+/// A customer's own month: the plan's windows, cut by the clocks and the billing day of the row.
+#[test]
+fn rows_have_their_own_time_zones_and_billing_days() {
+    let rules = "\
+domain: shop
+timezone: Europe/Berlin
+plans:
+  pro: {tiers: [{requests: 9, per: 1s}, {requests: 1000, per: calendar month}]}
+descriptors:
+  - key: tenant
+    limits_from: plans.csv
+    default: pro
+";
+    let plans = "value,plan,limit,timezone,starts\nacme,pro,,Asia/Tokyo,15\nbolt,pro,,,\ncorp,pro,,,03\n\
+                 dyn,,7 per calendar day,,\neve,,7 per calendar day,America/New_York,\n";
+    let dir = dir(&[("rules.yaml", rules), ("plans.csv", plans)]);
+    let mut loaded = load(dir.path());
+    let at = weir_config::time("2027-05-20T12:00:00Z", None).expect("a time");
+    let until = weir_config::put_in_force(&mut loaded.domains, at);
+    assert_eq!(until, weir_config::time("2027-05-20T22:00:00Z", None).ok(), "midnight in Berlin");
+    let set = RuleSet::new(&loaded.domains, KeyHasher::random());
+    let window = |value: &str| {
+        let rule = found(&set, &[("tenant", value)]).expect("a rule");
+        let (start, end) = rule.rule.tiers().last().expect("a tier").window(at);
+        [start, end].map(|edge| weir_config::words(edge, None).replace("+00:00[UTC]", ""))
+    };
+    for (value, window_of) in [
+        ("acme", ["2027-05-14T15:00:00", "2027-06-14T15:00:00"]),
+        ("bolt", ["2027-04-30T22:00:00", "2027-05-31T22:00:00"]),
+        ("corp", ["2027-05-02T22:00:00", "2027-06-02T22:00:00"]),
+        ("dyn", ["2027-05-19T22:00:00", "2027-05-20T22:00:00"]),
+        ("eve", ["2027-05-20T04:00:00", "2027-05-21T04:00:00"]),
+        ("other", ["2027-04-30T22:00:00", "2027-05-31T22:00:00"]),
+    ] {
+        assert_eq!(window(value), window_of, "{value}");
+    }
+}
+
+#[test]
+fn a_plan_may_have_a_schedule() {
+    let rules = "\
+domain: shop
+timezone: Europe/Berlin
+plans:
+  shop: {schedule: [{requests: 1, per: 1m, active: {from: \"08:00\", to: \"18:00\"}}, {requests: 2, per: 1m}]}
+descriptors:
+  - key: tenant
+    limits_from: plans.csv
+    default: shop
+    rate_limit: {name: plan, coordination: strict}
+";
+    let dir = dir(&[("rules.yaml", rules), ("plans.csv", "value,plan\nacme,shop\n")]);
+    let mut loaded = load(dir.path());
+    for (at, requests) in
+        [("2027-05-20T06:00:00Z", 1), ("2027-05-20T16:00:00Z", 2), ("2027-05-21T06:00:00Z", 1)]
+    {
+        let at = weir_config::time(at, None).expect("a time");
+        weir_config::put_in_force(&mut loaded.domains, at);
+        let set = RuleSet::new(&loaded.domains, KeyHasher::random());
+        for value in ["acme", "other"] {
+            let rule = &found(&set, &[("tenant", value)]).expect("a rule").rule;
+            assert_eq!((rule.tiers()[0].requests, rule.name.as_deref()), (requests, Some("plan")));
+            assert_eq!(rule.coordination.mode, Some(weir_limit::Coordination::Strict));
+        }
+    }
+}
