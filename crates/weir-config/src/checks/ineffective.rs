@@ -86,7 +86,6 @@ fn first_to_cover<'n>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_limit::Origin;
 
     #[test]
     fn a_wildcard_shadows_narrower_later_ones() {
@@ -100,15 +99,7 @@ mod tests {
             ("*", "*", true),
             ("a*", "*", false),
         ] {
-            let node = |text| RuleNode {
-                key: "k".into(),
-                values: Values::One(Pattern::new(text)),
-                share_threshold: false,
-                value_to_metric: false,
-                rule: None,
-                children: Vec::new(),
-                origin: Origin::default(),
-            };
+            let node = |text| RuleNode::new("k", Values::One(Pattern::new(text)));
             let mut report = ConfigReport::of_load();
             unreachable(&[node(wildcard), node(other)], &mut report);
             let warnings = report.finish().expect("no errors");

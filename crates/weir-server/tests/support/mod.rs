@@ -8,8 +8,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use weir_export::snapshot::{StatValue, snapshot};
 use weir_limit::{
-    Descriptor, Domain, Entry, KeyHasher, Limit, Origin, Pattern, Request, Rule, RuleNode, RuleSet,
-    Timestamp, Unit, Values,
+    Descriptor, Domain, Entry, KeyHasher, Limit, Pattern, Request, Rule, RuleNode, RuleSet, Timestamp, Unit,
+    Values,
 };
 use weir_limiter::{DecisionSettings, Limiter};
 use weir_observe::Stats;
@@ -20,15 +20,7 @@ use weir_store::{
 
 /// Returns a node for one value or pattern, or for any value if `value` is empty.
 pub fn node(key: &str, value: &str) -> RuleNode {
-    RuleNode {
-        key: key.to_owned(),
-        values: if value.is_empty() { Values::Any } else { Values::One(Pattern::new(value)) },
-        share_threshold: false,
-        value_to_metric: false,
-        rule: None,
-        children: Vec::new(),
-        origin: Origin::default(),
-    }
+    RuleNode::new(key, if value.is_empty() { Values::Any } else { Values::One(Pattern::new(value)) })
 }
 
 /// Returns a node whose rule admits `requests` a minute.

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use axum::{extract::State, http::Uri, response::Response};
 use serde_json::{Value, json};
 use weir_config::RuleDescription;
-use weir_limit::{CompiledRule, Level, Limit, Pattern, Values};
+use weir_limit::{CompiledRule, Level, Limit, Values};
 use weir_observe::hot_keys::{By, HotKey};
 use weir_store::Store;
 
