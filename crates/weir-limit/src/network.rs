@@ -356,8 +356,8 @@ fn ipv4(address: u128) -> u32 {
 }
 
 fn ipv6(address: u128) -> Ipv6Bits {
-    let [a, b, c, d, e, f, g, h, low @ ..] = address.to_be_bytes();
-    Ipv6Bits { high: u64::from_be_bytes([a, b, c, d, e, f, g, h]), low: u64::from_be_bytes(low) }
+    let half = |bits: u128| u64::try_from(bits).unwrap_or_default();
+    Ipv6Bits { high: half(address >> 64), low: half(address & u128::from(u64::MAX)) }
 }
 
 // === impl Ipv6Bits ===
