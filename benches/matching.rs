@@ -68,9 +68,10 @@ fn random(state: &mut u64) -> u64 {
 fn address(state: &mut u64) -> String {
     let bits = random(state);
     if bits & 1 == 0 {
-        std::net::Ipv4Addr::from_bits((bits >> 32) as u32).to_string()
+        let [a, b, c, d, ..] = bits.to_be_bytes();
+        std::net::Ipv4Addr::new(a, b, c, d).to_string()
     } else {
-        let bits = (0x2001_0db8 << 96) | (u128::from(bits) << 32) | u128::from(random(state) as u32);
+        let bits = (0x2001_0db8 << 96) | (u128::from(bits) << 32) | (u128::from(random(state)) >> 32);
         std::net::Ipv6Addr::from_bits(bits).to_string()
     }
 }

@@ -405,8 +405,8 @@ impl Level {
             CountedValue::Own => None,
             CountedValue::Shared(text) => Some(CounterValue::Shared(Cow::Borrowed(text))),
             CountedValue::Network(networks) => {
-                let row = networks.find(&IpNetwork::of_value(value)?)?;
-                Some(CounterValue::Shared(networks.network(row).to_string().into()))
+                let found = networks.find(&IpNetwork::of_value(value)?)?;
+                Some(CounterValue::Shared(networks.network(found.row).to_string().into()))
             }
             CountedValue::Prefix(lengths) => {
                 let network = IpNetwork::of_value(value)?.shortened(*lengths);

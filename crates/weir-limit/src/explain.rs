@@ -222,7 +222,7 @@ impl Branch {
                 ValueMatcher::Networks(networks, nodes) => {
                     let Some(value) = IpNetwork::of_value(entry.value) else { continue };
                     // lists may hold a value by several of their networks
-                    for node in networks.all(&value).map(|row| nodes[networks.owner(row) as usize]) {
+                    for node in networks.owners(&value).map(|owner| nodes[owner as usize]) {
                         if !steps.contains(&node) {
                             steps.push(node);
                         }
@@ -265,7 +265,7 @@ impl Branch {
                     (Candidate::Networks(networks.len(), Some(networks.network(row))), by)
                 }
                 (ValueMatcher::Networks(networks, _), _) => {
-                    (Candidate::Networks(networks.len(), None), MatchedBy::Network(usize::MAX))
+                    (Candidate::Networks(networks.len(), None), MatchedBy::Network(u32::MAX))
                 }
                 (ValueMatcher::Wildcard(pattern, _), _) => {
                     (Candidate::Wildcard(pattern.text()), MatchedBy::Wildcard(i))
@@ -298,7 +298,7 @@ impl Branch {
             let name = |value: &str| Entry { key: child_key, value }.step();
             children.extend(values.map(|value| (child_key != key, name(value))));
             if let Some(networks) = self.networks(child_key) {
-                let networks = (0..networks.len()).map(|row| networks.network(row).to_string());
+                let networks = networks.iter().map(|network| network.to_string());
                 children.extend(networks.map(|network| (child_key != key, name(&network))));
             }
         }

@@ -20,7 +20,7 @@ use super::{
     inline_str::InlineStr,
     key::{CounterKey, KeyHasher, ValueHasher},
     name_map::NameMap,
-    network::{IpNetwork, NetworkList, NetworkTable},
+    network::{FoundNetwork, IpNetwork, NetworkList, NetworkTable},
     pattern::{Pattern, Values},
     place::{IN_FLIGHT, PlaceAsk, PlaceCheck},
     rule::{Domain, GiveBack, Origin, RuleNode, Scope},
@@ -398,7 +398,7 @@ pub(super) enum MatchedBy {
     /// A table that lacks the value.
     OtherOfTable,
     /// The network of this row of the table.
-    Network(usize),
+    Network(u32),
     /// The n-th of [`KeyEdges::others`].
     Wildcard(usize),
     KeyOnly,
@@ -455,8 +455,8 @@ impl Branch {
             match other {
                 ValueMatcher::Networks(networks, nodes) => {
                     let found = IpNetwork::of_value(entry.value).and_then(|value| networks.find(&value));
-                    if let Some(row) = found {
-                        return Some((nodes[networks.owner(row) as usize], MatchedBy::Network(row)));
+                    if let Some(FoundNetwork { row, owner }) = found {
+                        return Some((nodes[owner as usize], MatchedBy::Network(row)));
                     }
                 }
                 ValueMatcher::Wildcard(pattern, node) => {

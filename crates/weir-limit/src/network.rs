@@ -74,9 +74,11 @@ pub struct PrefixLengths {
 #[derive(Debug)]
 pub(super) struct NetworkTable {
     ipv4: RangeIndex<u32>,
-    ipv6: RangeIndex<u128>,
+    ipv6: RangeIndex<Ipv6Bits>,
     /// Sorted; of networks that begin together, the longest prefix comes last.
     rows: Box<[TableRow]>,
+    /// By row.
+    owners: Box<[u32]>,
 }
 
 #[derive(Debug)]
@@ -84,19 +86,38 @@ struct TableRow {
     network: IpNetwork,
     /// The row of the network around this one, or [`NO_ROW`].
     around: u32,
-    owner: u32,
+}
+
+/// A row of a [`NetworkTable`], and the owner of its network.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FoundNetwork {
+    pub(super) row: u32,
+    pub(super) owner: u32,
 }
 
 const NO_ROW: u32 = u32::MAX;
 
-/// Divides all addresses into ranges, each with the row of the longest network that holds it, or [`NO_ROW`].
+/// The bits of an address, which need less room beside numbers than a `u128` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ipv6Bits {
+    high: u64,
+    low: u64,
+}
+
+/// Divides all addresses into ranges.
 #[derive(Debug)]
 struct RangeIndex<K> {
-    /// The first addresses of the ranges.
-    starts: Box<[K]>,
-    /// Every [`BLOCK`]-th of them: few enough to stay in the CPU's caches.
+    ranges: Box<[AddressRange<K>]>,
+    /// The first address of every [`BLOCK`]-th range: few enough to stay in the CPU's caches.
     samples: Box<[K]>,
-    rows: Box<[u32]>,
+}
+
+/// Has all that a look-up of an address needs in one place, which is rarely in the CPU's caches.
+#[derive(Debug)]
+struct AddressRange<K> {
+    first: K,
+    /// The longest network that holds it, or [`NO_ROW`].
+    found: FoundNetwork,
 }
 
 const BLOCK: usize = 16;
@@ -161,16 +182,12 @@ impl IpNetwork {
 /// Formats the canonical text (RFC 5952): an address without its prefix length.
 impl fmt::Display for IpNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let prefix = match self.first.to_ipv4_mapped().filter(|_| self.is_ipv4()) {
-            Some(first) => {
-                first.fmt(f)?;
-                self.prefix - IPV4_BITS
-            }
-            None => {
-                self.first.fmt(f)?;
-                self.prefix
-            }
+        let (first, prefix) = if self.is_ipv4() {
+            (self.first.to_canonical(), self.prefix - IPV4_BITS)
+        } else {
+            (IpAddr::V6(self.first), self.prefix)
         };
+        first.fmt(f)?;
         if self.is_address() { Ok(()) } else { write!(f, "/{prefix}") }
     }
 }
@@ -277,57 +294,63 @@ impl NetworkTable {
         networks.sort_by_key(|(network, _)| *network);
         networks.dedup_by_key(|(network, _)| *network);
         let mut rows: Vec<TableRow> = Vec::with_capacity(networks.len());
+        let mut owners = Vec::with_capacity(networks.len());
         let mut around = NO_ROW;
         for ((network, owner), row) in networks.into_iter().zip(0..NO_ROW) {
             while let Some(last) = rows.get(around as usize).filter(|last| !last.network.covers(&network)) {
                 around = last.around;
             }
-            rows.push(TableRow { network, around, owner });
+            rows.push(TableRow { network, around });
+            owners.push(owner);
             around = row;
         }
         Self {
-            ipv4: RangeIndex::new(&rows, true, ipv4),
-            ipv6: RangeIndex::new(&rows, false, |address| address),
+            ipv4: RangeIndex::new((&rows, &owners), true, ipv4),
+            ipv6: RangeIndex::new((&rows, &owners), false, ipv6),
+            owners: owners.into(),
             rows: rows.into(),
         }
     }
 
-    /// Returns the row of the longest network that holds all of `value`.
+    /// Returns the longest network that holds all of `value`.
     #[inline]
-    pub(super) fn find(&self, value: &IpNetwork) -> Option<usize> {
+    pub(super) fn find(&self, value: &IpNetwork) -> Option<FoundNetwork> {
         let first = value.first.to_bits();
-        let row = if value.is_ipv4() { self.ipv4.find(ipv4(first)) } else { self.ipv6.find(first) };
-        let mut row = row.filter(|row| *row != NO_ROW)? as usize;
+        let found = if value.is_ipv4() { self.ipv4.find(ipv4(first)) } else { self.ipv6.find(ipv6(first)) };
+        let found = found.filter(|found| found.row != NO_ROW)?;
         if value.is_address() {
-            return Some(row);
+            return Some(found);
         }
-        while !self.rows[row].network.contains(value) {
+        let mut row = found.row;
+        while !self.network(row).contains(value) {
             row = self.around(row)?;
         }
-        Some(row)
+        Some(FoundNetwork { row, owner: self.owners[row as usize] })
     }
 
-    fn around(&self, row: usize) -> Option<usize> {
-        Some(self.rows[row].around).filter(|around| *around != NO_ROW).map(|around| around as usize)
+    fn around(&self, row: u32) -> Option<u32> {
+        Some(self.rows[row as usize].around).filter(|around| *around != NO_ROW)
     }
 
-    pub(super) fn network(&self, row: usize) -> IpNetwork {
-        self.rows[row].network
-    }
-
-    pub(super) fn owner(&self, row: usize) -> u32 {
-        self.rows[row].owner
+    pub(super) fn network(&self, row: u32) -> IpNetwork {
+        self.rows[row as usize].network
     }
 
     pub(super) fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Returns the networks that hold all of `value`, the longest one first.
-    pub(super) fn all(&self, value: &IpNetwork) -> impl Iterator<Item = usize> {
+    /// Returns all networks, sorted.
+    pub(super) fn iter(&self) -> impl Iterator<Item = IpNetwork> {
+        self.rows.iter().map(|row| row.network)
+    }
+
+    /// Returns the owners of the networks that hold all of `value`, that of the longest one first.
+    pub(super) fn owners(&self, value: &IpNetwork) -> impl Iterator<Item = u32> {
         let value = *value;
-        std::iter::successors(self.find(&value), |row| self.around(*row))
+        std::iter::successors(self.find(&value).map(|found| found.row), |row| self.around(*row))
             .filter(move |row| self.network(*row).contains(&value))
+            .map(|row| self.owners[row as usize])
     }
 }
 
@@ -336,11 +359,36 @@ fn ipv4(address: u128) -> u32 {
     Ipv6Addr::from_bits(address).to_ipv4_mapped().map_or(0, Ipv4Addr::to_bits)
 }
 
+fn ipv6(address: u128) -> Ipv6Bits {
+    let half = |bits: u128| u64::try_from(bits).unwrap_or_default();
+    Ipv6Bits { high: half(address >> 64), low: half(address & u128::from(u64::MAX)) }
+}
+
+// === impl Ipv6Bits ===
+
+impl Ipv6Bits {
+    fn bits(self) -> u128 {
+        u128::from(self.high) << 64 | u128::from(self.low)
+    }
+}
+
+/// As a whole, since a comparison of the halves one after the other has branches that nobody can predict.
+impl PartialOrd for Ipv6Bits {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.bits().cmp(&other.bits()))
+    }
+
+    #[inline]
+    fn le(&self, other: &Self) -> bool {
+        self.bits() <= other.bits()
+    }
+}
+
 // === impl RangeIndex ===
 
-impl<K: Copy + Ord> RangeIndex<K> {
+impl<K: Copy + PartialOrd> RangeIndex<K> {
     /// Of the networks of one family among `rows`. `key` makes a key of an address.
-    fn new(rows: &[TableRow], is_ipv4: bool, key: impl Fn(u128) -> K) -> Self {
+    fn new((rows, owners): (&[TableRow], &[u32]), is_ipv4: bool, key: impl Fn(u128) -> K) -> Self {
         let is_of_family =
             |row: &u32| rows.get(*row as usize).is_some_and(|row| row.network.is_ipv4() == is_ipv4);
         let row_around = |row: u32| Some(rows[row as usize].around).filter(is_of_family).unwrap_or(NO_ROW);
@@ -369,19 +417,23 @@ impl<K: Copy + Ord> RangeIndex<K> {
                 open = next;
             }
         }
-        let starts: Box<[K]> = ranges.iter().map(|(first, _)| key(*first)).collect();
-        Self {
-            samples: starts.iter().step_by(BLOCK).copied().collect(),
-            starts,
-            rows: ranges.into_iter().map(|(_, row)| row).collect(),
-        }
+        let owner = |row: u32| owners.get(row as usize).copied().unwrap_or_default();
+        let ranges: Box<[AddressRange<K>]> = ranges
+            .into_iter()
+            .map(|(first, row)| AddressRange {
+                first: key(first),
+                found: FoundNetwork { row, owner: owner(row) },
+            })
+            .collect();
+        Self { samples: ranges.iter().step_by(BLOCK).map(|range| range.first).collect(), ranges }
     }
 
-    /// The row of the range in which `key` is.
+    /// The range in which `key` is.
     #[inline]
-    fn find(&self, key: K) -> Option<u32> {
+    fn find(&self, key: K) -> Option<FoundNetwork> {
         let block = self.samples.partition_point(|first| *first <= key).checked_sub(1)? * BLOCK;
-        let starts = &self.starts[block..self.starts.len().min(block + BLOCK)];
-        self.rows.get(block + starts.partition_point(|first| *first <= key) - 1).copied()
+        let ranges = &self.ranges[block..self.ranges.len().min(block + BLOCK)];
+        let last = ranges.partition_point(|range| range.first <= key).checked_sub(1)?;
+        Some(ranges[last].found)
     }
 }

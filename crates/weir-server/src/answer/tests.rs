@@ -53,7 +53,8 @@ fn generated(verdict: &Verdict<'_>, headers: &[Header<'_>]) -> RateLimitResponse
 
 fn descriptor_status(status: &Status<'_>) -> DescriptorStatus {
     let reset = |limit: &CurrentLimit<'_>| {
-        let (seconds, nanos) = duration(status.reset?, limit.tier);
+        let is_never = status.remaining == 0 && status.is_closed();
+        let (seconds, nanos) = duration(status.reset.filter(|_| !is_never)?, limit.tier);
         Some(prost_types::Duration { seconds, nanos })
     };
     DescriptorStatus {
