@@ -216,8 +216,8 @@ fn edges(calendar: &Calendar, zone: &TimeZone, at: Timestamp) -> Option<Vec<Time
 fn window_of(calendar: &Calendar, date: Date) -> Option<i64> {
     let days = EPOCH.duration_until(date).as_hours() / 24;
     Some(match steps(calendar) {
-        Steps::Days { from, step } => (days - from).div_euclid(step),
-        Steps::Months { from, step } => {
+        CalendarSteps::Days { from, step } => (days - from).div_euclid(step),
+        CalendarSteps::Months { from, step } => {
             let month = i64::from(date.year()) * MONTHS + i64::from(date.month()) - 1;
             let window = (month - from).div_euclid(step);
             if begin_of(calendar, window)? > date { window - 1 } else { window }
@@ -228,10 +228,10 @@ fn window_of(calendar: &Calendar, date: Date) -> Option<i64> {
 /// Returns the local date on which the window of that number begins.
 fn begin_of(calendar: &Calendar, window: i64) -> Option<Date> {
     match steps(calendar) {
-        Steps::Days { from, step } => {
+        CalendarSteps::Days { from, step } => {
             EPOCH.checked_add(Span::new().try_days(from + window * step).ok()?).ok()
         }
-        Steps::Months { from, step } => {
+        CalendarSteps::Months { from, step } => {
             let month = from + window * step;
             let day = i64::from(calendar.day).min(last_day(month));
             let year = i16::try_from(month.div_euclid(MONTHS)).ok()?;
@@ -241,18 +241,18 @@ fn begin_of(calendar: &Calendar, window: i64) -> Option<Date> {
 }
 
 /// How the dates on which windows begin follow each other.
-enum Steps {
+enum CalendarSteps {
     /// In days since the epoch.
     Days { from: i64, step: i64 },
     /// In months of the year 0 and later ones.
     Months { from: i64, step: i64 },
 }
 
-fn steps(calendar: &Calendar) -> Steps {
-    let months = |step| Steps::Months { from: (i64::from(calendar.month) - 1) % step, step };
+fn steps(calendar: &Calendar) -> CalendarSteps {
+    let months = |step| CalendarSteps::Months { from: (i64::from(calendar.month) - 1) % step, step };
     match calendar.unit {
-        CalendarUnit::Day => Steps::Days { from: 0, step: 1 },
-        CalendarUnit::Week => Steps::Days { from: MONDAY + i64::from(calendar.day) - 1, step: 7 },
+        CalendarUnit::Day => CalendarSteps::Days { from: 0, step: 1 },
+        CalendarUnit::Week => CalendarSteps::Days { from: MONDAY + i64::from(calendar.day) - 1, step: 7 },
         CalendarUnit::Month => months(1),
         CalendarUnit::Quarter => months(3),
         CalendarUnit::Year => months(MONTHS),

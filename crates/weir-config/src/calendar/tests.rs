@@ -5,7 +5,6 @@ use jiff::tz::TimeZoneDatabase;
 use super::*;
 
 const QUARTER: i64 = 900;
-const MINUTE: i64 = 60;
 const DAY: i64 = 86_400;
 
 /// 2000 to 2100, in seconds since the epoch.
@@ -60,7 +59,7 @@ impl Walk {
             while near.next_if(|transition| **transition + DAY / 2 < at).is_some() {}
             see(at, *offset_then);
             if near.peek().is_some_and(|transition| at >= **transition - DAY / 2) {
-                (at..at + QUARTER).step_by(MINUTE.unsigned_abs() as usize).for_each(|at| see(at, offset(at)));
+                (at..at + QUARTER).step_by(60).for_each(|at| see(at, offset(at)));
             }
         }
         // the walk begins within a day
