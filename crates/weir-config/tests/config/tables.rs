@@ -7,7 +7,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -558,10 +558,15 @@ fn rules_and_tables_of_a_config_map_are_of_one_version() {
     for name in ["rules.yaml", "plans.csv"] {
         symlink(format!("..data/{name}"), files.path().join(name)).expect("a link");
     }
-    let is_done = Arc::new(AtomicBool::new(false));
+    // a version lives for one load at least, and may change in the midst of the next one
+    let (is_done, loads) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for i in 1..100 {
+                let seen = loads.load(Ordering::Acquire);
+                while loads.load(Ordering::Acquire) == seen {
+                    std::thread::yield_now();
+                }
                 version(&format!("..v{i}"), &format!("p{i}"));
                 swap(&format!("..v{i}"));
                 fs::remove_dir_all(files.path().join(format!("..v{}", i - 1))).expect("removed");
@@ -572,6 +577,7 @@ fn rules_and_tables_of_a_config_map_are_of_one_version() {
             // the plan of a table is one of its own version's, or it would be unknown
             let rules = rules(files.path());
             assert!(found(&rules, &[("tenant", "acme")]).is_some());
+            loads.fetch_add(1, Ordering::Release);
         }
     });
     assert_eq!(
