@@ -12,7 +12,7 @@ use std::{
 };
 
 use tempfile::TempDir;
-use weir_config::{Loaded, Options, TableOptions};
+use weir_config::{Document, DocumentContent, Loaded, Options, TableOptions};
 use weir_limit::{CompiledRule, Entry, KeyHasher, Lookup, RuleSet, TableMemory};
 
 /// Plans of a key, and a list of values that are rejected.
@@ -537,6 +537,29 @@ fn standard_input_has_tables_in_their_directory_only() {
     let options = Options { tables, ..Options::default() };
     let loaded = weir_config::load_input("<stdin>", RULES.as_bytes(), &options);
     assert!(loaded.is_ok(), "{loaded:?}");
+}
+
+/// As from a control plane, or in a trial of rules: neither may read files.
+#[test]
+fn documents_have_no_tables() {
+    let files = dir(&[("plans.csv", PLANS), ("blocked.txt", "a")]);
+    let tables = TableOptions { dir: Some(files.path().to_owned()), ..TableOptions::default() };
+    let options = Options { tables, ..Options::default() };
+    let tree = serde_json::json!({
+        "domain": "shop", "descriptors": [{ "key": "tenant", "values_from": "blocked.txt", "rate_limit": { "unlimited": true } }],
+    });
+    for content in [DocumentContent::Yaml(RULES.to_owned()), DocumentContent::Tree(tree)] {
+        let document = Document { name: "shop".to_owned(), content };
+        let errors = weir_config::load_documents(vec![document], &options).expect_err("errors");
+        let errors: Vec<String> = errors.errors.iter().map(ToString::to_string).collect();
+        assert!(
+            errors
+                .iter()
+                .all(|error| error.contains("is a file beside rule files, and these rules are none")),
+            "{errors:?}"
+        );
+        assert!(errors.iter().any(|error| error.contains("'blocked.txt'")), "{errors:?}");
+    }
 }
 
 /// A ConfigMap: visible links to the files of the version to which `..data` leads.
