@@ -8,8 +8,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use weir_export::snapshot::{StatValue, snapshot};
 use weir_limit::{
-    Descriptor, Domain, Entry, KeyHasher, Limit, Origin, Pattern, Request, Rule, RuleNode, RuleSet,
-    Timestamp, Unit, Values,
+    Descriptor, Domain, Entry, KeyHasher, Limit, Pattern, Request, Rule, RuleNode, RuleSet, Timestamp, Unit,
+    Values,
 };
 use weir_limiter::{DecisionSettings, Limiter};
 use weir_observe::Stats;
