@@ -736,7 +736,7 @@ fn the_line_of_a_table_is_named() {
     let found = explain("acme");
     let expected = "1. tenant=acme\n     key tenant, value acme: not declared\n   > key tenant, value acme of \
                     DIR/plans.csv:3: matches, DIR/a.yaml:4:3\n\nrule shop.tenant.limit_5_per_1s\n  declared at \
-                    DIR/a.yaml:4:30\n  5 requests per 1s\n";
+                    DIR/a.yaml:4:17\n  5 requests per 1s\n";
     assert!(found.contains(expected), "{found}");
     let missing = explain("other");
     let expected = "     key tenant, a value of DIR/plans.csv: it is not there\n   > key tenant, the default for values \

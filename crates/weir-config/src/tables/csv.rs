@@ -218,9 +218,9 @@ pub(super) fn too_long(at: YamlPosition) -> CsvError {
 mod tests {
     use super::*;
 
-    type Fields = Vec<(String, u32, u32)>;
+    type CsvFields = Vec<(String, u32, u32)>;
 
-    fn read(text: &[u8]) -> Result<Vec<Fields>, String> {
+    fn read(text: &[u8]) -> Result<Vec<CsvFields>, String> {
         // of one byte each, so that each state is met at the end of what is there
         let mut reader = CsvReader::new(io::BufReader::with_capacity(3, text));
         let (mut records, mut record) = (Vec::new(), CsvRecord::default());

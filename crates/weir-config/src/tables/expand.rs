@@ -372,7 +372,7 @@ impl Expansion<'_> {
             };
             is_rest && other.key == node.key
         };
-        if is_own && !expanded.iter().any(takes_rest) {
+        if is_own && limits.default.is_none() && !expanded.iter().any(takes_rest) {
             self.report.warn_at(table.at.clone(), || {
                 format!(
                     "values of '{}' that the table lacks have no limit; write 'default' with a plan, or a descriptor for \

@@ -251,7 +251,8 @@ impl Tables {
         let dirs: Vec<&Path> = dir.into_iter().chain(self.dir.as_deref()).collect();
         if dirs.is_empty() {
             return Err(format!(
-                "the table '{name}' is a file beside rule files, and these rules are none; write the values here"
+                "the table '{name}' is a file beside rule files, and these rules are none; write the values here \
+                 (commands that read rules from standard input take --tables DIR)"
             ));
         }
         let mut missing = None;

@@ -7,12 +7,12 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
 use tempfile::TempDir;
-use weir_config::{Loaded, Options, TableOptions};
+use weir_config::{Document, DocumentContent, Loaded, Options, TableOptions};
 use weir_limit::{CompiledRule, Entry, KeyHasher, Lookup, RuleSet, TableMemory};
 
 /// Plans of a key, and a list of values that are rejected.
@@ -539,6 +539,29 @@ fn standard_input_has_tables_in_their_directory_only() {
     assert!(loaded.is_ok(), "{loaded:?}");
 }
 
+/// As from a control plane, or in a trial of rules: neither may read files.
+#[test]
+fn documents_have_no_tables() {
+    let files = dir(&[("plans.csv", PLANS), ("blocked.txt", "a")]);
+    let tables = TableOptions { dir: Some(files.path().to_owned()), ..TableOptions::default() };
+    let options = Options { tables, ..Options::default() };
+    let tree = serde_json::json!({
+        "domain": "shop", "descriptors": [{ "key": "tenant", "values_from": "blocked.txt", "rate_limit": { "unlimited": true } }],
+    });
+    for content in [DocumentContent::Yaml(RULES.to_owned()), DocumentContent::Tree(tree)] {
+        let document = Document { name: "shop".to_owned(), content };
+        let errors = weir_config::load_documents(vec![document], &options).expect_err("errors");
+        let errors: Vec<String> = errors.errors.iter().map(ToString::to_string).collect();
+        assert!(
+            errors
+                .iter()
+                .all(|error| error.contains("is a file beside rule files, and these rules are none")),
+            "{errors:?}"
+        );
+        assert!(errors.iter().any(|error| error.contains("'blocked.txt'")), "{errors:?}");
+    }
+}
+
 /// A ConfigMap: visible links to the files of the version to which `..data` leads.
 #[test]
 fn rules_and_tables_of_a_config_map_are_of_one_version() {
@@ -558,10 +581,15 @@ fn rules_and_tables_of_a_config_map_are_of_one_version() {
     for name in ["rules.yaml", "plans.csv"] {
         symlink(format!("..data/{name}"), files.path().join(name)).expect("a link");
     }
-    let is_done = Arc::new(AtomicBool::new(false));
+    // a version lives for one load at least, and may change in the midst of the next one
+    let (is_done, loads) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for i in 1..100 {
+                let seen = loads.load(Ordering::Acquire);
+                while loads.load(Ordering::Acquire) == seen {
+                    std::thread::yield_now();
+                }
                 version(&format!("..v{i}"), &format!("p{i}"));
                 swap(&format!("..v{i}"));
                 fs::remove_dir_all(files.path().join(format!("..v{}", i - 1))).expect("removed");
@@ -572,6 +600,7 @@ fn rules_and_tables_of_a_config_map_are_of_one_version() {
             // the plan of a table is one of its own version's, or it would be unknown
             let rules = rules(files.path());
             assert!(found(&rules, &[("tenant", "acme")]).is_some());
+            loads.fetch_add(1, Ordering::Release);
         }
     });
     assert_eq!(
