@@ -20,6 +20,9 @@ const MAX_NODES: usize = 150_000;
 /// The most bytes of keys and values on the paths to their rules.
 const MAX_PATHS: usize = 64 << 20;
 
+/// The most networks of one table, which take up to 82 bytes each.
+const MAX_NETWORKS: usize = 1_000_000;
+
 /// The most tables that a request's value is looked for in on one level.
 const MAX_TABLES: usize = 16;
 
@@ -138,6 +141,12 @@ impl Expansion<'_> {
     fn listed(&mut self, table: &TableRef) -> Option<Values> {
         let rows = Arc::clone(&self.tables.of(table)?.table.as_ref()?.rows);
         if table.has_networks() {
+            if rows.len() > MAX_NETWORKS {
+                self.report.error_at(table.at.clone(), || {
+                    format!("the table has {} networks, and a list has at most {MAX_NETWORKS}", rows.len())
+                });
+                return None;
+            }
             let place = |line| YamlPosition { line, column: 1 };
             let lines = rows.values().map(|(value, line)| (value, place(line)));
             let networks = networks::read(rows.file(), lines, self.report);
