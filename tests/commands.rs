@@ -8,6 +8,7 @@ use weir::command::{self, CheckFormat, CheckOptions, Explained, ExplainedRequest
 use weir_config::{Options, load};
 use weir_limit::{
     Coordination, Entry, KeyHasher, OnStoreFailure, Outcome, RuleSet, Scope, SharedCounts, SharedStore,
+    Timestamp,
 };
 use weir_remotes::memcached;
 
@@ -74,7 +75,14 @@ fn explained_with(
     let descriptors: Vec<Vec<(String, String)>> = descriptors.iter().map(owned).collect();
     let mut out = Vec::new();
     let loaded = load(dir.path(), &Options::default());
-    let request = ExplainedRequest { domain, descriptors: &descriptors, scope: Scope::default(), shared };
+    let request = ExplainedRequest {
+        domain,
+        descriptors: &descriptors,
+        scope: Scope::default(),
+        shared,
+        at: None,
+        now: Timestamp::default(),
+    };
     let explained = command::explain(loaded, &request, &mut out).expect("written");
     let output = String::from_utf8(out).expect("text").replace(&dir.path().display().to_string(), "DIR");
     (explained, output)
@@ -569,7 +577,14 @@ fn invalid_rules_are_not_explained() {
     let mut out = Vec::new();
     let loaded = load(dir.path(), &Options::default());
     let (scope, shared) = (Scope::default(), SharedCounts::default());
-    let request = ExplainedRequest { domain: "d", descriptors: &[], scope, shared };
+    let request = ExplainedRequest {
+        domain: "d",
+        descriptors: &[],
+        scope,
+        shared,
+        at: None,
+        now: Timestamp::default(),
+    };
     let explained = command::explain(loaded, &request, &mut out).expect("written");
     assert_eq!(explained, Explained::InvalidRules);
     assert!(
@@ -728,7 +743,14 @@ fn the_line_of_a_table_is_named() {
         let descriptors = [vec![("tenant".to_owned(), tenant.to_owned())]];
         let loaded = load(dir.path(), &Options::default());
         let (scope, shared) = (Scope::default(), SharedCounts::default());
-        let request = ExplainedRequest { domain: "shop", descriptors: &descriptors, scope, shared };
+        let request = ExplainedRequest {
+            domain: "shop",
+            descriptors: &descriptors,
+            scope,
+            shared,
+            at: None,
+            now: Timestamp::default(),
+        };
         let mut out = Vec::new();
         assert_eq!(command::explain(loaded, &request, &mut out).expect("written"), Explained::Match);
         String::from_utf8(out).expect("text").replace(&dir.path().display().to_string(), "DIR")
