@@ -84,7 +84,7 @@ impl Walk {
             starts => parse_starts(unit, starts).expect("valid"),
         };
         let mut all = vec![calendar(CalendarUnit::Day, "")];
-        all.extend(DAYS.map(|day| calendar(CalendarUnit::Week, &day[..3])));
+        all.extend(schedule::DAYS.map(|day| calendar(CalendarUnit::Week, &day[..3])));
         all.extend(
             ["", "1", "2", "15", "28", "29", "30", "31"].map(|day| calendar(CalendarUnit::Month, day)),
         );
