@@ -50,6 +50,10 @@ pub(super) fn count_by(
     report: &mut ConfigReport,
 ) -> CountBy {
     let Some(Field { key_at, at, value }) = fields.text("count_by", report) else { return CountBy::Values };
+    if value == "value" {
+        report.error(key_at, "'count_by: value' requires 'values_from'; add that, or remove 'count_by'");
+        return CountBy::Values;
+    }
     let Some(count_by) = CountBy::parse(value) else {
         report.error(
             at,

@@ -28,7 +28,8 @@ const MAX_DATES: usize = 400;
 
 const MINUTES_OF_DAY: u16 = 24 * 60;
 
-pub(super) const DAYS: [&str; 7] = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
+pub(super) const DAYS: [&str; 7] =
+    ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
 const EVERY_DAY: u8 = 0x7f;
 
 /// Days after which the same weekday has come again, also where a zone has left one out.

@@ -294,7 +294,7 @@ fn errors_in_tables_have_their_place() {
         ),
         (
             "value,limit\na,1 per 1y\n",
-            "plans.csv:2:3: invalid period '1y'; write a whole number and ms, s, m, h, d or w, from 1ms to 365d, such as 500ms, 10s, 1m, 1h, 7d or 1w",
+            "plans.csv:2:3: invalid period '1y'; write a whole number and ms, s, m, h, d or w, from 1ms to 365d, such as 500ms, 10s, 1m, 1h, 7d or 1w, or calendar month",
         ),
         (
             "value,limit,timezone\na,1 per 1m,UTC\n",
@@ -354,7 +354,7 @@ fn errors_in_what_rules_say_of_tables_have_their_place() {
             "    value: a\n    values_from: blocked.txt",
             "rules.yaml:4:5: 'value' and 'values_from' cannot be combined",
         ),
-        ("    count_by: value", "rules.yaml:4:5: 'count_by' requires 'values_from'"),
+        ("    count_by: value", "rules.yaml:4:5: 'count_by: value' requires 'values_from'"),
         ("    default: free", "rules.yaml:4:5: 'default' requires 'limits_from'"),
         (
             "    limits_from: plans.csv\n    default: free",
