@@ -76,13 +76,13 @@ pub(super) struct NetworkTable {
     ipv4: RangeIndex<u32>,
     ipv6: RangeIndex<Ipv6Bits>,
     /// Sorted; of networks that begin together, the longest prefix comes last.
-    rows: Box<[TableRow]>,
+    rows: Box<[NetworkRow]>,
     /// By row.
     owners: Box<[u32]>,
 }
 
 #[derive(Debug)]
-struct TableRow {
+struct NetworkRow {
     network: IpNetwork,
     /// The row of the network around this one, or [`NO_ROW`].
     around: u32,
@@ -293,14 +293,14 @@ impl NetworkTable {
         let mut networks: Vec<_> = networks.into_iter().collect();
         networks.sort_by_key(|(network, _)| *network);
         networks.dedup_by_key(|(network, _)| *network);
-        let mut rows: Vec<TableRow> = Vec::with_capacity(networks.len());
+        let mut rows: Vec<NetworkRow> = Vec::with_capacity(networks.len());
         let mut owners = Vec::with_capacity(networks.len());
         let mut around = NO_ROW;
         for ((network, owner), row) in networks.into_iter().zip(0..NO_ROW) {
             while let Some(last) = rows.get(around as usize).filter(|last| !last.network.covers(&network)) {
                 around = last.around;
             }
-            rows.push(TableRow { network, around });
+            rows.push(NetworkRow { network, around });
             owners.push(owner);
             around = row;
         }
@@ -388,7 +388,7 @@ impl PartialOrd for Ipv6Bits {
 
 impl<K: Copy + PartialOrd> RangeIndex<K> {
     /// Of the networks of one family among `rows`. `key` makes a key of an address.
-    fn new((rows, owners): (&[TableRow], &[u32]), is_ipv4: bool, key: impl Fn(u128) -> K) -> Self {
+    fn new((rows, owners): (&[NetworkRow], &[u32]), is_ipv4: bool, key: impl Fn(u128) -> K) -> Self {
         let is_of_family =
             |row: &u32| rows.get(*row as usize).is_some_and(|row| row.network.is_ipv4() == is_ipv4);
         let row_around = |row: u32| Some(rows[row as usize].around).filter(is_of_family).unwrap_or(NO_ROW);
