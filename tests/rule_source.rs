@@ -196,5 +196,5 @@ async fn a_schedule_changes_the_limit_at_its_edges_without_a_reload() {
     })
     .await;
     let audit = get(weir.addresses.debug, "/v1/audit").await;
-    assert!(audit.contains("The next limits of a schedule are in force."), "{audit}");
+    assert!(audit.contains("A schedule or a calendar came to its next edge."), "{audit}");
 }

@@ -26,7 +26,7 @@ const FIRST_RULES: Duration = Duration::from_secs(2);
 
 /// Who loads rules, and what the audit says of it.
 const BY_FILES: (&str, &str) = ("file", "Rules were loaded.");
-const BY_SCHEDULE: (&str, &str) = ("schedule", "The next limits of a schedule are in force.");
+const BY_SCHEDULE: (&str, &str) = ("schedule", "A schedule or a calendar came to its next edge.");
 
 pub(super) struct Rules<S> {
     source: S,

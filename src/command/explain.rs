@@ -9,8 +9,8 @@ use std::{
 use weir_config::{ConfigErrors, Loaded, RuleDescription, explained, put_in_force, time};
 use weir_limit::{
     Candidate, CompiledRule, Descriptor, DescriptorMatch, Domain, Entry, Explanation, IpNetwork, KeyHasher,
-    Lookup, Matched, Outcome, OverLimitPolicy, Request, RequestName, RuleSet, Scope, SharedCounts, Step,
-    Timestamp,
+    Lookup, Matched, Outcome, OverLimitPolicy, Request, RequestName, Rule, RuleSet, Scope, SharedCounts,
+    Step, Tier, Timestamp,
     share::{Anonymous, OTHER},
 };
 use weir_limiter::did_you_mean;
@@ -118,13 +118,18 @@ pub fn explain(
     Ok(explained)
 }
 
-/// The zone of the schedule that the first descriptor matches.
+/// The zone of the first schedule or calendar that a descriptor matches.
 fn zone_of(domains: &[Domain], request: &ExplainedRequest<'_>) -> Option<Arc<str>> {
     let rules = RuleSet::new(domains, KeyHasher::random());
-    let entries: Vec<_> = borrowed(request.descriptors.first()?).collect();
-    let Lookup::Rule(rule) = rules.find(request.domain, &entries) else { return None };
-    let limits = &rule.rule.schedule.as_ref()?.limits;
-    limits.iter().find_map(|limit| limit.active.as_ref()?.zone.clone())
+    request.descriptors.iter().find_map(|entries| {
+        let entries: Vec<_> = borrowed(entries).collect();
+        let Lookup::Rule(rule) = rules.find(request.domain, &entries) else { return None };
+        let limits = rule.rule.schedule.iter().flat_map(|schedule| &schedule.limits);
+        let of_schedule = limits.clone().find_map(|limit| limit.active.as_ref()?.zone.clone());
+        let tiers = rule.rule.variants().flat_map(Rule::tiers);
+        of_schedule
+            .or_else(|| tiers.filter_map(Tier::calendar).find_map(|calendar| calendar.timezone.clone()))
+    })
 }
 
 fn borrowed(entries: &[(String, String)]) -> impl Iterator<Item = Entry<'_>> {

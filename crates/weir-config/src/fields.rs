@@ -24,6 +24,9 @@ pub(super) struct Field<T> {
     pub(super) value: T,
 }
 
+/// The keys of texts that may be empty, or whose readers say what is right.
+const MAY_BE_EMPTY: [&str; 9] = ["domain", "key", "value", "unit", "name", "help", "match", "ttl", "max_age"];
+
 // === impl Fields ===
 
 impl<'n> Fields<'n> {
@@ -89,7 +92,11 @@ impl<'n> Fields<'n> {
             report.error(field.at, wrong(key, "text", field.value));
             return None;
         };
-        (!scalar.text().is_empty()).then(|| field.with(scalar.text()))
+        let is_empty = scalar.text().is_empty();
+        if is_empty && !MAY_BE_EMPTY.contains(&key) {
+            report.error(field.at, format!("'{key}' must not be empty; write a value, or remove it"));
+        }
+        (!is_empty).then(|| field.with(scalar.text()))
     }
 
     pub(super) fn choice<T: Copy>(

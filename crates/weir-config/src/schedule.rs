@@ -19,7 +19,9 @@ use jiff::{
     civil::{Date, DateTime, Weekday},
     tz::TimeZone,
 };
-use weir_limit::{ActiveDays, ActiveTime, DateRange, DayOfYear, Rule, Schedule, ScheduledRule, Timestamp};
+use weir_limit::{
+    ActiveDays, ActiveTime, DateRange, DayOfYear, Limit, Rule, Schedule, ScheduledRule, Timestamp,
+};
 use weir_observe::spelling;
 
 /// Limits of one schedule, and dates of one limit.
@@ -39,7 +41,7 @@ const DAYS_AHEAD: i64 = 16;
 const YEARS_AHEAD: i16 = 8;
 
 /// The edges at which nothing changes, such as midnights, that are passed over at once.
-const MAX_EDGES: usize = 1_000;
+const MAX_EDGES: usize = 100;
 
 /// Reads `schedule`, which is there. The rule has its first limit.
 pub(super) fn read(fields: &Fields<'_>, report: &mut ConfigReport) -> Option<Rule> {
@@ -70,6 +72,10 @@ pub(super) fn read(fields: &Fields<'_>, report: &mut ConfigReport) -> Option<Rul
                 always = None;
                 let active = active(field.value, zone.as_ref(), report);
                 is_valid &= active.is_some();
+                let active = active.filter(|active| !active.is_always());
+                if active.is_none() {
+                    always = Some(node.at);
+                }
                 active
             }
         };
@@ -85,6 +91,17 @@ pub(super) fn read(fields: &Fields<'_>, report: &mut ConfigReport) -> Option<Rul
         report.error(
             list.at,
             format!("a schedule has at most {MAX_LIMITS} limits, and this one has {}", limits.len()),
+        );
+        return None;
+    }
+    let keeps_places = |limit: &&ScheduledRule| limit.rule.places().is_some();
+    let with_places = limits.iter().filter(keeps_places).count();
+    let has_rest = limits.last().is_some_and(|last| last.active.is_none());
+    if is_valid && with_places > 0 && (with_places < limits.len() || !has_rest) {
+        report.error(
+            list.key_at,
+            "all limits of a schedule have 'in_flight', or 'reserve', or none has: a request that began under one must end \
+             under the next; add it to each, and a last limit without 'active'",
         );
         return None;
     }
@@ -116,7 +133,8 @@ pub(super) fn put_in_force(rule: &mut Rule, at: Timestamp) -> Option<Timestamp> 
     let schedule = Arc::clone(rule.schedule.as_ref()?);
     let until = next_change(&schedule, at);
     let chosen = chosen(&schedule, at).map(|index| schedule.limits[index].rule.clone());
-    let none = || Rule { name: rule.name.clone(), ..Rule::new(weir_limit::Limit::Unlimited) };
+    let (name, replaces) = (rule.name.clone(), rule.replaces.clone());
+    let none = || Rule { name, replaces, ..Rule::new(Limit::Unlimited) };
     let Rule { shadow_mode, quota_mode, detailed_metric, metadata, origin, .. } = rule.clone();
     let chosen = chosen.unwrap_or_else(none);
     *rule = Rule {
@@ -159,32 +177,51 @@ fn spans(active: &ActiveTime, at: Timestamp) -> Vec<(Timestamp, Timestamp)> {
     let Some(today) = zone::local(&zone, at).map(DateTime::date) else { return Vec::new() };
     let near = |days: i64| today.checked_add(Span::new().days(days)).ok();
     let (Some(first), Some(last)) = (near(-2), near(DAYS_AHEAD)) else { return Vec::new() };
-    let days: Vec<Date> = match &active.days {
+    // the first and the last day of each time
+    let days: Vec<(Date, Date)> = match &active.days {
         ActiveDays::OfWeek(days) => {
             let is_day = |day: &Date| days & (1 << day.weekday().to_monday_zero_offset()) != 0;
-            days_from(first, last).filter(is_day).collect()
+            days_from(first, last).filter(is_day).map(|day| (day, day)).collect()
         }
-        ActiveDays::Dates(ranges) => ranges.iter().flat_map(|range| days_of(*range, first, last)).collect(),
+        ActiveDays::Dates(ranges) => {
+            let times = ranges.iter().flat_map(|range| times_of(*range, first));
+            if active.is_all_day() {
+                times.collect()
+            } else {
+                let near = |(from, to): (Date, Date)| {
+                    let later = Some(from).filter(|from| *from > last);
+                    days_from(from.max(first), to.min(last)).chain(later)
+                };
+                times.flat_map(near).map(|day| (day, day)).collect()
+            }
+        }
     };
-    days.into_iter().filter_map(|day| span(active, day, &zone)).filter(|(from, to)| from < to).collect()
+    let spans = days
+        .into_iter()
+        .filter_map(|(from, to)| Some((span(active, from, &zone)?.0, span(active, to, &zone)?.1)));
+    spans.filter(|(from, to)| from < to).collect()
 }
 
-/// Returns the days of `range` between `first` and `last`, and the first day of each time that it comes later.
-fn days_of(range: DateRange, first: Date, last: Date) -> Vec<Date> {
+/// Returns the first and the last day of each time that `range` comes, from some days before `first` on. Where a year has no
+/// 29 February, the range has the days around it.
+fn times_of(range: DateRange, first: Date) -> Vec<(Date, Date)> {
     let years = match range.first.year {
         Some(year) => year..=year,
         None => first.year().saturating_sub(1)..=first.year().saturating_add(YEARS_AHEAD),
     };
-    let date = |day: DayOfYear, year: i16| Date::new(day.year.unwrap_or(year), day.month, day.day).ok();
     let wraps = range.last.year.is_none() && range.last < range.first;
-    let mut days = Vec::new();
-    for year in years {
+    let times = years.filter_map(|year| {
+        let from = date_or(range.first, year, |month| month.last_of_month().tomorrow().ok())?;
         let end = year.saturating_add(i16::from(wraps));
-        let (Some(from), Some(to)) = (date(range.first, year), date(range.last, end)) else { continue };
-        days.extend(days_from(from.max(first), to.min(last)));
-        days.extend(Some(from).filter(|from| *from > last));
-    }
-    days
+        Some((from, date_or(range.last, end, |month| Some(month.last_of_month()))?))
+    });
+    times.filter(|(from, to)| from <= to && *to >= first).collect()
+}
+
+/// The date in that year; if the month is shorter, what `instead` makes of its first day.
+fn date_or(day: DayOfYear, year: i16, instead: impl Fn(Date) -> Option<Date>) -> Option<Date> {
+    let year = day.year.unwrap_or(year);
+    Date::new(year, day.month, day.day).ok().or_else(|| instead(Date::new(year, day.month, 1).ok()?))
 }
 
 fn days_from(first: Date, last: Date) -> impl Iterator<Item = Date> {
@@ -334,7 +371,7 @@ fn dates(fields: &Fields<'_>, report: &mut ConfigReport) -> Option<ActiveDays> {
     (!ranges.is_empty() && ranges.len() == count).then_some(ActiveDays::Dates(ranges))
 }
 
-/// `2027-12-24`, or `12-24` of each year; 29 February is one.
+/// `2027-12-24`, or `12-24` of each year; `02-29` is one.
 pub(super) fn date(text: &str) -> Option<DayOfYear> {
     let parts: Vec<&str> = text.split('-').collect();
     let (year, [month, day]) = match &parts[..] {

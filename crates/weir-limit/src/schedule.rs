@@ -32,6 +32,18 @@ pub struct ActiveTime {
     pub zone: Option<Arc<str>>,
 }
 
+impl ActiveTime {
+    /// Returns whether it has all of each of its days.
+    pub const fn is_all_day(&self) -> bool {
+        self.from == 0 && self.to == 24 * 60
+    }
+
+    /// Returns whether there is no time at which it is not active.
+    pub const fn is_always(&self) -> bool {
+        self.is_all_day() && matches!(self.days, ActiveDays::OfWeek(0x7f))
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ActiveDays {
     /// Monday is bit 0.

@@ -225,7 +225,8 @@ impl<'a> Verdict<'a> {
     pub fn bound_waits(&mut self, now: Timestamp) {
         for status in self.statuses.iter_mut().filter(|status| status.code == Code::OverLimit) {
             let until = status.limit.and_then(|limit| limit.rule.compiled()?.rule.until);
-            status.reset = status.reset.map(|reset| until.map_or(reset, |until| reset.min(until.since(now))));
+            let edge = until.map(|until| until.since(now));
+            status.reset = status.reset.into_iter().chain(edge).min();
         }
     }
 

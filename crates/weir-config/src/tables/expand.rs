@@ -166,7 +166,7 @@ impl Expansion<'_> {
         let above = self.above.iter().rev().find(|above| *above.key == *by);
         match above.map(|above| above.row.clone()) {
             Some(Row::Class(class)) => self.rule(node, table, limits, class),
-            Some(Row::Missing) => self.default_rule(node, limits),
+            Some(Row::Missing) => self.default_rule(node, table, limits),
             Some(Row::NoTable) => None,
             None => {
                 self.report.error_at(at, || {
@@ -193,7 +193,9 @@ impl Expansion<'_> {
         };
         let name = &uses[0].name;
         let columns = uses.iter().filter_map(|table| Some(&*table.limits_from()?.column));
-        let columns: Vec<&str> = columns.collect();
+        let mut columns: Vec<&str> = columns.collect();
+        columns.sort_unstable();
+        columns.dedup();
         let (groups, of_classes) = groups(&table, &columns);
         if !self.has_room(node, groups.len(), &uses[0].at) {
             return;
@@ -215,9 +217,9 @@ impl Expansion<'_> {
             }));
         }
         match by_own {
-            Some((_, limits)) => {
+            Some((table, limits)) => {
                 let Some((default, _)) = &limits.default else { return };
-                let rule = self.default_rule(node, limits);
+                let rule = self.default_rule(node, table, limits);
                 expanded.push(self.below(node, Row::Missing, |below| {
                     below.values = of_group(None);
                     below.plan = Some(format!("plan_{default}").into());
@@ -257,25 +259,21 @@ impl Expansion<'_> {
     }
 
     fn rule(&mut self, node: &RuleNode, table: &TableRef, limits: &LimitsFrom, class: usize) -> Option<Rule> {
-        let (domain, plans, timezone) = (self.domain, self.plans, table.timezone.as_ref());
+        let (domain, plans, named) = (self.domain, self.plans, table);
         let TableOfLoad { table, report, rules } = self.tables.of(table)?;
         let table = table.as_ref()?;
         let key = (domain.into(), limits.column.clone(), class);
         let read = rules
             .entry(key)
             .or_insert_with(|| plans::rule_of(table.cells(class, &limits.column), plans, report));
-        let mut rule = with_limit(node.rule.as_ref()?, read.as_ref()?);
-        if let Some(timezone) = timezone {
-            calendar::fill_in_rule(&mut rule, timezone);
-        }
-        Some(rule)
+        Some(with_zone(with_limit(node.rule.as_ref()?, read.as_ref()?), named))
     }
 
-    fn default_rule(&mut self, node: &RuleNode, limits: &LimitsFrom) -> Option<Rule> {
+    fn default_rule(&mut self, node: &RuleNode, table: &TableRef, limits: &LimitsFrom) -> Option<Rule> {
         let (name, at) = limits.default.as_ref()?;
         let at = |report: &mut ConfigReport, message| report.error_at(at.clone(), || message);
         let plan = plans::find(name, self.plans, at, self.report)?;
-        Some(with_limit(node.rule.as_ref()?, &plan.rule))
+        Some(with_zone(with_limit(node.rule.as_ref()?, &plan.rule), table))
     }
 
     fn has_room(&mut self, node: &RuleNode, groups: usize, at: &Origin) -> bool {
@@ -343,6 +341,25 @@ impl Expansion<'_> {
             }
             for (i, second) in known.iter().enumerate() {
                 known[..i].iter().for_each(|first| self.compare(&first.table, &second.table));
+            }
+        }
+        self.check_names(expanded);
+    }
+
+    /// Reports different files of one name, which would share their counters.
+    fn check_names(&mut self, expanded: &[RuleNode]) {
+        let mut files: HashMap<(&str, String), &Arc<str>> = HashMap::new();
+        for node in expanded {
+            let file = match &node.values {
+                Values::Table(values) => values.table.rows().file(),
+                Values::Networks(list) => list.file(),
+                Values::Any | Values::One(_) | Values::Of(_) => continue,
+            };
+            let first = *files.entry((&node.key, node.values.to_string())).or_insert(file);
+            if first != file {
+                self.report.error_at(node.origin.clone(), || {
+                    format!("the table {file} has the name of {first} for the same key; rename one of both")
+                });
             }
         }
     }
@@ -421,6 +438,14 @@ fn with_limit(declared: &Rule, limit: &Rule) -> Rule {
             ..declared.clone()
         };
     });
+    rule
+}
+
+/// `rule` with the zone of the file that names `table`, where it has no other.
+fn with_zone(mut rule: Rule, table: &TableRef) -> Rule {
+    if let Some(timezone) = &table.timezone {
+        calendar::fill_in_rule(&mut rule, timezone);
+    }
     rule
 }
 

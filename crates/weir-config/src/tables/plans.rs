@@ -194,23 +194,24 @@ fn is_number(text: &str) -> bool {
         || !text.starts_with('0') && !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// `node` with these keys, of which the zone is the first, in its calendar windows, in place of their own. None if it has
-/// no such window.
+/// `node` with these keys in its calendar windows, in place of their own. None if it has no such window.
 fn in_calendar(node: &YamlNode, keys: &[(&str, Option<&Cell>)]) -> Option<YamlNode> {
     let Value::Map(entries) = &node.value else { return None };
     let is_key = |node: &YamlNode, key: &str| node.scalar().is_some_and(|scalar| scalar.text() == key);
     let value = |key: &str| entries.iter().find(|(name, _)| is_key(name, key)).map(|(_, value)| value);
-    let (mut keys, mut tiers) = (keys, None);
-    if let Some(list) = value("tiers") {
+    let (of_all, of_windows): (Vec<_>, Vec<_>) =
+        keys.iter().copied().partition(|(key, _)| *key == "timezone");
+    let (mut keys, mut parts) = (keys.to_vec(), None);
+    if let Some((name, list)) = ["schedule", "tiers"].into_iter().find_map(|name| Some((name, value(name)?)))
+    {
         let Value::List(items) = &list.value else { return None };
-        // the zone is that of all tiers
-        let changed = items.iter().map(|item| in_calendar(item, &keys[1..]).map(Rc::new));
-        let changed: Vec<_> = changed.collect();
+        // the zone is that of all parts
+        let changed: Vec<_> = items.iter().map(|item| in_calendar(item, &of_windows).map(Rc::new)).collect();
         changed.iter().any(Option::is_some).then_some(())?;
         let items =
             changed.into_iter().zip(items).map(|(changed, item)| changed.unwrap_or_else(|| Rc::clone(item)));
-        tiers = Some(Rc::new(YamlNode::list(items.collect(), list.at)));
-        keys = &keys[..1];
+        parts = Some((name, Rc::new(YamlNode::list(items.collect(), list.at))));
+        keys = of_all;
     } else {
         value("per")?.scalar()?.text().starts_with("calendar ").then_some(())?;
     }
@@ -218,7 +219,8 @@ fn in_calendar(node: &YamlNode, keys: &[(&str, Option<&Cell>)]) -> Option<YamlNo
     let is_replaced = |node: &YamlNode| given().any(|(key, _)| is_key(node, key));
     let kept = entries.iter().filter(|(key, _)| !is_replaced(key));
     let kept = kept.map(|(key, node)| {
-        let node = tiers.as_ref().filter(|_| is_key(key, "tiers")).unwrap_or(node);
+        let part = parts.as_ref().filter(|(name, _)| is_key(key, name)).map(|(_, parts)| parts);
+        let node = part.unwrap_or(node);
         (Rc::clone(key), Rc::clone(node))
     });
     let leaf = |text: &str, at| Rc::new(YamlNode::leaf(Scalar::new(text, false), at));
