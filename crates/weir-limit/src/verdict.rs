@@ -221,15 +221,6 @@ impl<'a> Verdict<'a> {
         }
     }
 
-    /// Shortens the waits of what rejects to the time until a schedule gives the rule another limit.
-    pub fn bound_waits(&mut self, now: Timestamp) {
-        for status in self.statuses.iter_mut().filter(|status| status.code == Code::OverLimit) {
-            let until = status.limit.and_then(|limit| limit.rule.compiled()?.rule.until);
-            let edge = until.map(|until| until.since(now));
-            status.reset = status.reset.into_iter().chain(edge).min();
-        }
-    }
-
     /// Returns the wait until a rejected request would be admitted if nobody else takes hits; none if no limit rejected
     /// it, or one never admits anything. Every limit that is over must admit the request. If only quotas are over, one of
     /// them is enough.
@@ -329,6 +320,13 @@ impl<'a> Status<'a> {
             None if self.limit.is_none() => self.remaining = 0,
             Some(_) | None => {}
         }
+    }
+
+    /// Returns the wait of what rejects: at most the time until a schedule gives the rule another limit.
+    pub fn reset_by_edge(&self, now: Timestamp) -> Option<Period> {
+        let until = self.limit.and_then(|limit| limit.rule.compiled()?.rule.until);
+        let edge = until.filter(|_| self.code == Code::OverLimit).map(|until| until.since(now));
+        self.reset.into_iter().chain(edge).min()
     }
 
     /// The status of a descriptor for which there is a `decision`. `all_quotas` is [`Modes::quota`].

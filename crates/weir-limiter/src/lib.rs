@@ -60,8 +60,8 @@ use self::{
 };
 use weir_limit::{
     Basis, Code, CompiledRule, Decision, Descriptor, DescriptorMatch, Direction, Entry, GiveBack, Hits,
-    Limit, LimitCheck, LimitMatch, Matched, Modes, PlaceDecisions, Request, Root, RulePath, RuleSet, Scope,
-    Status, Tally, Tier, Timestamp, TooManyPatterns, Verdict,
+    Limit, LimitCheck, LimitMatch, Matched, Modes, Period, PlaceDecisions, Request, Root, RulePath, RuleSet,
+    Scope, Status, Tally, Tier, Timestamp, TooManyPatterns, Verdict,
 };
 use weir_observe::{
     DecisionRecord, Metric, OwnCounts, RareCounts, RuleCounts, RuleLimit, RuleStats, Source, Stats,
@@ -328,8 +328,7 @@ impl<S: Store> Limiter<S> {
         let scope = self.settings.scope.max(root.scope);
         let taken = self.take_limit((memory, loaded), (request, descriptor), &found, scope, must_fit, now);
         let Some((status, decision)) = taken else { return Err(encode) };
-        let mut verdict = Verdict::of_status(status, &self.settings.modes);
-        self.bound_waits(loaded, &mut verdict, now);
+        let verdict = Verdict::of_status(status, &self.settings.modes);
         self.record_verdict(loaded, &verdict, now, || {
             (found.check(request.domain, descriptor).into_iter().collect(), decision.into_iter().collect())
         });
@@ -374,8 +373,7 @@ impl<S: Store> Limiter<S> {
                 decisions.push(decision);
             }
         }
-        let mut verdict = Verdict::of_statuses(statuses, &self.settings.modes);
-        self.bound_waits(loaded, &mut verdict, now);
+        let verdict = Verdict::of_statuses(statuses, &self.settings.modes);
         if self.recorder.is_on()
             && !self.record_known((request, &request.descriptors), &verdict, now, &matches)
         {
@@ -442,15 +440,17 @@ impl<S: Store> Limiter<S> {
         } else {
             counts.add(made);
         }
-        Some((Status::of_limit(limit, &decision, all_quotas), Some(decision)))
+        let mut status = Status::of_limit(limit, &decision, all_quotas);
+        if status.code == Code::OverLimit && loaded.has_schedules {
+            status.reset = self.reset_by_edge(&status, now);
+        }
+        Some((status, Some(decision)))
     }
 
     /// Edges are of the store's clock.
-    #[inline]
-    fn bound_waits(&self, loaded: &LoadedRules, verdict: &mut Verdict<'_>, now: Timestamp) {
-        if verdict.code == Code::OverLimit && loaded.has_schedules {
-            verdict.bound_waits(now.shifted(self.store.clock_offset()));
-        }
+    #[cold]
+    fn reset_by_edge(&self, status: &Status<'_>, now: Timestamp) -> Option<Period> {
+        status.reset_by_edge(now.shifted(self.store.clock_offset()))
     }
 
     #[inline(always)]
@@ -540,7 +540,9 @@ impl<S: Store> Limiter<S> {
         encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> T {
         let mut verdict = Verdict::with_places(request, matched, decisions, placed, &self.settings.modes);
-        self.bound_waits(loaded, &mut verdict, now);
+        if verdict.code == Code::OverLimit && loaded.has_schedules {
+            verdict.statuses.iter_mut().for_each(|status| status.reset = self.reset_by_edge(status, now));
+        }
         if matched.unknown_domain {
             self.stats.unknown_domain(request.domain, request.descriptors.len() as u64);
         } else {
