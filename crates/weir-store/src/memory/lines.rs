@@ -88,7 +88,7 @@ impl Receipt {
 
     /// Returns the instant from which nothing can be given back any more.
     pub fn ends_at(&self) -> Timestamp {
-        let longest = self.tiers.iter().map(|tier| tier.length()).max().unwrap_or_default();
+        let longest = self.tiers.iter().map(Tier::length).max().unwrap_or_default();
         self.taken_at.after(longest)
     }
 }
