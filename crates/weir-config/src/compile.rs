@@ -70,7 +70,9 @@ pub(super) fn compile(root: &YamlNode, report: &mut ConfigReport) -> Option<Decl
     let mut plans = plans::read(&fields, walk.report);
     if let Some(timezone) = &timezone {
         calendar::fill_in_nodes(&mut nodes, timezone);
-        plans.iter_mut().for_each(|(_, plan)| plan.fill_zone(timezone));
+        for (_, plan) in &mut plans {
+            plan.fill_zone(timezone);
+        }
     }
     let tables = walk.tables;
     let of = |at| Declared {

@@ -241,7 +241,9 @@ impl Rule {
     pub fn change_variants(&mut self, change: &impl Fn(&mut Self)) {
         change(self);
         if let Some(schedule) = &mut self.schedule {
-            Arc::make_mut(schedule).limits.iter_mut().for_each(|limit| change(&mut limit.rule));
+            for limit in &mut Arc::make_mut(schedule).limits {
+                change(&mut limit.rule);
+            }
         }
     }
 

@@ -541,7 +541,9 @@ impl<S: Store> Limiter<S> {
     ) -> T {
         let mut verdict = Verdict::with_places(request, matched, decisions, placed, &self.settings.modes);
         if verdict.code == Code::OverLimit && loaded.has_schedules {
-            verdict.statuses.iter_mut().for_each(|status| status.reset = self.reset_by_edge(status, now));
+            for status in &mut verdict.statuses {
+                status.reset = self.reset_by_edge(status, now);
+            }
         }
         if matched.unknown_domain {
             self.stats.unknown_domain(request.domain, request.descriptors.len() as u64);

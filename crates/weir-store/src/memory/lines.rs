@@ -7,7 +7,7 @@ use hashbrown::HashTable;
 use super::timers::Timers;
 use crate::wait_room::Ticket;
 use weir_limit::{
-    CounterKey, GiveBack, Hits, LimitCheck, Named, Period, RuleId, SharedTiers, Timestamp,
+    CounterKey, GiveBack, Hits, LimitCheck, Named, Period, RuleId, SharedTiers, Tier, Timestamp,
     line::{Line, Rejection},
 };
 
