@@ -28,6 +28,7 @@ const FIRST_RULES: Duration = Duration::from_secs(2);
 const BY_FILES: (&str, &str) = ("file", "Rules were loaded.");
 const BY_SCHEDULE: (&str, &str) = ("schedule", "A schedule or a calendar came to its next edge.");
 
+#[expect(clippy::struct_excessive_bools, reason = "facts of their own, two of which are settings")]
 pub(super) struct Rules<S> {
     source: S,
     force_start: bool,

@@ -395,7 +395,9 @@ impl<S: Store> Limiter<S> {
         request: &Request<'_>,
     ) -> Option<(&'a MemoryStore, &'a LoadedRules, &'a Root)> {
         let (memory, loaded) = (self.store.alone()?, loaded?);
-        let is_valid = !request.domain.is_empty() && loaded.rules.has_plain_values(request);
+        // a verdict that edges may change is made in one place
+        let is_plain = !loaded.has_schedules && loaded.rules.has_plain_values(request);
+        let is_valid = !request.domain.is_empty() && is_plain;
         let root = loaded.rules.root(request.domain)?;
         (is_valid && !self.settings.modes.describes()).then_some((memory, loaded, root))
     }
@@ -440,11 +442,7 @@ impl<S: Store> Limiter<S> {
         } else {
             counts.add(made);
         }
-        let mut status = Status::of_limit(limit, &decision, all_quotas);
-        if status.code == Code::OverLimit && loaded.has_schedules {
-            status.reset = self.reset_by_edge(&status, now);
-        }
-        Some((status, Some(decision)))
+        Some((Status::of_limit(limit, &decision, all_quotas), Some(decision)))
     }
 
     /// Edges are of the store's clock.
