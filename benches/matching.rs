@@ -89,7 +89,7 @@ fn networks(criterion: &mut Criterion) {
         };
         ListedNetwork { network, line: 1, column: 1 }
     };
-    let list = || NetworkList::new("".into(), (0..100_000).map(|_| listed(&mut state)).collect());
+    let mut list = || NetworkList::new("".into(), (0..100_000).map(|_| listed(&mut state)).collect());
     let mut set = None;
     let memory = allocation_counter::measure(|| {
         let nodes = vec![node("ip", Values::Networks(list().into()), true, Vec::new())];

@@ -356,7 +356,7 @@ impl Explain {
             at: self.at.as_deref(),
             now: SystemClock.now(),
         };
-        Ok(command::explain(loaded, &request, out)?)
+        command::explain(loaded, &request, out)
     }
 }
 
