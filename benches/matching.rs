@@ -64,7 +64,7 @@ fn random(state: &mut u64) -> u64 {
     *state
 }
 
-/// A random address: every second one of IPv6, below 2001:db8::/32.
+/// A random address: every second one of IPv6, below `2001:db8::/32`.
 fn address(state: &mut u64) -> String {
     let bits = random(state);
     if bits & 1 == 0 {

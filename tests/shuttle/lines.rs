@@ -17,8 +17,8 @@ use shuttle::{
     scheduler::RandomScheduler,
 };
 use weir_limit::{
-    Descriptor, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Period, Request, Rule, RuleNode,
-    RuleSet, Tier, Timestamp, Values,
+    Descriptor, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Period, Request, Rule, RuleNode, RuleSet,
+    Tier, Timestamp, Values,
 };
 use weir_limiter::{DecisionSettings, Limiter};
 use weir_observe::Stats;
