@@ -8,8 +8,8 @@ use weir_limiter::{
     DecisionSettings, Limiter,
     clock::{Clock as _, SystemClock},
     limit::{
-        Algorithm, Bucket, Code, Descriptor, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Period,
-        Refill, Request, Rule, RuleNode, RuleSet, Tier, Tiers, Values,
+        Algorithm, Bucket, Code, Descriptor, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Period, Refill,
+        Request, Rule, RuleNode, RuleSet, Tier, Tiers, Values,
     },
     observe::Stats,
     store::MemoryStore,
@@ -19,8 +19,11 @@ use weir_limiter::{
 const MAX_COUNTERS: usize = 100_000;
 
 fn main() {
-    let limiter =
-        Limiter::new(MemoryStore::new(MAX_COUNTERS), Arc::new(Stats::default()), DecisionSettings::default());
+    let limiter = Limiter::new(
+        MemoryStore::new(MAX_COUNTERS),
+        Arc::new(Stats::default()),
+        DecisionSettings::default(),
+    );
     limiter.load(rules());
 
     for number in 1..=8 {
