@@ -257,3 +257,52 @@ fn times_are_read_in_the_zone_of_a_rule_or_with_an_offset() {
             .starts_with("invalid time 'tomorrow'; write 2027-03-28T02:30")
     );
 }
+
+#[test]
+fn a_range_that_ends_with_29_february_comes_each_year() {
+    let loaded = load(
+        "    - {requests: 1, per: 1m, active: {dates: [02-20..02-29, 2020-01-01..2026-12-31]}}\n    - {requests: 2, per: 1m}\n",
+    );
+    for (now, most, until) in [
+        ("2025-06-01T00:00", 1, "2027-01-01T00:00"),
+        ("2027-02-25T00:00", 1, "2027-03-01T00:00"),
+        ("2028-02-25T00:00", 1, "2028-03-01T00:00"),
+        ("2028-03-01T00:00", 2, "2029-02-20T00:00"),
+    ] {
+        let (_, found) = in_force(&loaded, at(now));
+        assert_eq!((requests(&loaded, at(now)), found), (most, Some(at(until))), "{now}");
+    }
+}
+
+/// A request that began under one limit ends under the next.
+#[test]
+fn limits_of_a_schedule_keep_places_all_or_none() {
+    for (first, last, is_right) in [
+        ("in_flight: 2", "in_flight: 3", true),
+        ("in_flight: 2", "unlimited: true", false),
+        ("requests: 5, per: 1m, reserve: 1", "requests: 5, per: 1m", false),
+    ] {
+        let text = text(&format!("    - {{{first}, active: {{days: sun}}}}\n    - {{{last}}}\n"));
+        let loaded = weir_config::parse("f.yaml", &text);
+        assert_eq!(loaded.is_ok(), is_right, "{text}");
+        if let Err(errors) = loaded {
+            assert!(
+                errors.to_string().starts_with("f.yaml:7:5: all limits of a schedule have 'in_flight'"),
+                "{errors}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_empty_text_removes_no_limit() {
+    for (rate_limit, key) in [
+        ("requests: 1, per: ''", "per"),
+        ("requests: 1, per: 1m, algorithm: ''", "algorithm"),
+        ("requests: 1, per: calendar month, timezone: ''", "timezone"),
+    ] {
+        let text = format!("domain: d\ndescriptors:\n- key: k\n  rate_limit: {{{rate_limit}}}\n");
+        let errors = weir_config::parse("f.yaml", &text).expect_err("it is empty").to_string();
+        assert!(errors.contains(&format!("'{key}' must not be empty")), "{errors}");
+    }
+}
