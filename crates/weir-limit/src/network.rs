@@ -221,7 +221,7 @@ pub(super) fn decimal(text: &str) -> Option<u8> {
 // === impl NetworkList ===
 
 impl NetworkList {
-    /// Creates a list that its networks name, joined with `|`: the first [`NAMED`] ones, and the number of the others.
+    /// Creates a list that its networks name, joined with `|`: the first 16, and the number of the others.
     pub fn new(file: Arc<str>, networks: Vec<ListedNetwork>) -> Self {
         let mut names: Vec<String> =
             networks.iter().take(NAMED).map(|listed| listed.network.to_string()).collect();
