@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use super::{
     SHORT,
     answer::{Answer, Entered, QueuePosition, Rejection},
-    plan::{LineForecast, shifted},
+    plan::LineForecast,
     sweep::Sweep,
     turns::{SPREAD, Turns, spread},
     waiters::{Left, Waiters, weight},
@@ -447,7 +447,7 @@ impl AskingLine {
 
     /// Converts an instant on the clock of the waiters to that of the plan.
     fn clock(&self, at: Timestamp) -> Timestamp {
-        shifted(at, self.ahead)
+        at.shifted(self.ahead)
     }
 }
 

@@ -54,11 +54,6 @@ pub(super) fn take(tiers: &[Tier], counters: &mut [CounterState], now: Timestamp
     }
 }
 
-/// `ahead` is in nanoseconds.
-pub(super) fn shifted(at: Timestamp, ahead: i64) -> Timestamp {
-    Timestamp::from_nanos(at.as_nanos().saturating_add_signed(ahead))
-}
-
 // === impl LineForecast ===
 
 impl LineForecast {

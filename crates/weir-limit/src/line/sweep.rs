@@ -4,7 +4,7 @@ use std::task::Waker;
 
 use super::{
     answer::{Answer, QueuePosition, Rejection},
-    plan::{LineForecast, shifted},
+    plan::LineForecast,
     waiters::Waiters,
 };
 use crate::units::Timestamp;
@@ -27,7 +27,7 @@ impl Sweep {
         Self { plan, next: QueuePosition::default() }
     }
 
-    /// Tells waiters that cannot be served in time. Returns the plan at the end. `ahead` is as in [`shifted`].
+    /// Tells waiters that cannot be served in time. Returns the plan at the end. `ahead` is in nanoseconds.
     pub(super) fn visit_some(
         &mut self,
         waiters: &mut Waiters,
@@ -35,12 +35,12 @@ impl Sweep {
         ahead: i64,
         woken: &mut Vec<Waker>,
     ) -> Option<LineForecast> {
-        let now = shifted(now, ahead);
+        let now = now.shifted(ahead);
         for _ in 0..STRIDE {
             let Some(waiter) = waiters.first_from(self.next) else { return Some(self.plan.clone()) };
             self.next = QueuePosition(waiter.position.0 + 1);
             match self.plan.ready(now, waiter.hits) {
-                Some(served) if served <= shifted(waiter.deadline, ahead) => {
+                Some(served) if served <= waiter.deadline.shifted(ahead) => {
                     self.plan.add(served, waiter.hits);
                 }
                 served => {
