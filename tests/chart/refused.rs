@@ -23,7 +23,9 @@ fn values_of_a_wrong_name_or_kind_are_refused() {
         ("replicas: two", "replicas"),
         ("rules: { files: { shop.yaml: [] } }", "shop.yaml"),
         ("rules: { files: { ../shop.yaml: {} } }", "../shop.yaml"),
-        ("rules: { files: { notes.txt: {} } }", "notes.txt"),
+        ("rules: { files: { notes.md: a } }", "notes.md"),
+        ("rules: { files: { blocked.txt: {} } }", "blocked.txt"),
+        ("rules: { files: { plans.csv: { a: 1 } } }", "plans.csv"),
         // YAML's numbers and booleans would become other texts
         ("rules: { files: { a.yaml: { domain: 1.10 } } }", "a.yaml/domain"),
         ("rules: { files: { a.yaml: { descriptors: [{ key: 010 }] } } }", "descriptors/0/key"),

@@ -51,7 +51,7 @@ fn values_are_printed_as_text() {
     assert!(exported.contains(r"d|k=a\u001b[2J\u009b\u202e\u200bz"), "{exported:?}");
     let other = Disk::new();
     let said = import(other.settings.dir.to_str().expect("a plain path"), exported.as_bytes());
-    assert_eq!(stdout(&said), "3 counters imported\n");
+    assert_eq!(stdout(&said), "4 counters imported\n");
     assert_eq!(stdout(&data(&other, &["export"])), exported);
 }
 
@@ -65,16 +65,18 @@ fn counters_are_printed_also_while_weir_runs() {
     opened.written();
     let said = stdout(&data(&disk, &["inspect", "--prefix", "d|k=ac"]));
     let lines: Vec<&str> = said.lines().collect();
-    assert_eq!(lines.len(), 2 * 3 + 1, "{said}");
+    assert_eq!(lines.len(), 2 * 4 + 1, "{said}");
     assert!(lines[0].starts_with("d|k=acme b1d: 7 hits, expires in "), "{said}");
     assert!(
-        lines[1].starts_with("d|k=acme f1d: 7 hits") && lines[2].starts_with("d|k=acme s1d: 7 hits"),
+        lines[1].starts_with("d|k=acme f1d: 7 hits")
+            && lines[2].starts_with("d|k=acme fy: 7 hits")
+            && lines[3].starts_with("d|k=acme s1d: 7 hits"),
         "{said}"
     );
-    assert_eq!(lines[6], "6 counters, of which 0 have expired, in a copy of data in use");
+    assert_eq!(lines[8], "8 counters, of which 0 have expired, in a copy of data in use");
     opened.close();
     let said = stdout(&data(&disk, &["inspect", "--limit", "1"]));
-    assert!(said.ends_with("\n12 counters, of which 0 have expired\n"), "{said}");
+    assert!(said.ends_with("\n16 counters, of which 0 have expired\n"), "{said}");
     assert_eq!(said.lines().count(), 2);
     let left = fs::read_dir(&disk.settings.dir).expect("a directory");
     let left: Vec<_> = left.map(|entry| entry.expect("an entry").file_name()).collect();

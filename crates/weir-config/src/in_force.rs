@@ -9,7 +9,6 @@ use super::{calendar, schedule, zone};
 
 /// Makes the declared `domains` those that are in force at `at`, by the store's clock. Returns when they change next.
 pub fn put_in_force(domains: &mut [Domain], at: Timestamp) -> Option<Timestamp> {
-    zone::refresh();
     let mut in_force = InForce { at, calendars: HashMap::new(), next: None };
     for domain in domains {
         in_force.nodes(&mut domain.nodes);

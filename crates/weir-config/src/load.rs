@@ -20,6 +20,7 @@ use super::{
     files::{self, Listing, RuleFile},
     tables::{Plan, Plans, TableOptions, TableRefs, Tables},
     yaml::{self, YamlFault, YamlNode, YamlPosition},
+    zone,
 };
 use weir_limit::{Domain, Origin, TableRows};
 
@@ -211,6 +212,7 @@ struct DeclaredFile {
 impl FileReading {
     /// `root` is the directory of the rules, if they are files.
     fn new(options: &Options, root: Option<&Path>) -> Self {
+        zone::refresh();
         Self {
             merge_domains: options.merge_domains,
             report: ConfigReport::of_load(),

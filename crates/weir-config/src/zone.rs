@@ -3,10 +3,8 @@
 use std::{
     fs,
     path::Path,
-    sync::{LazyLock, OnceLock},
+    sync::{Arc, LazyLock, OnceLock},
 };
-
-use std::sync::Arc;
 
 use super::{error::ConfigReport, fields::Fields, scalar::brief};
 use jiff::{
@@ -60,9 +58,11 @@ fn database() -> &'static TimeZoneDatabase {
     OTHER.get().map_or(&*BUNDLED, |(database, _)| database)
 }
 
-/// Reads the files of a directory again.
+/// Forgets the zones that were read of a directory, so that rules that are loaded now have those of a new database.
 pub(super) fn refresh() {
-    database().reset();
+    if let Some((database, _)) = OTHER.get() {
+        database.reset();
+    }
 }
 
 /// Reads `timezone`. An unknown name is reported.
@@ -78,7 +78,9 @@ pub(super) fn read(fields: &Fields<'_>, report: &mut ConfigReport) -> Option<Tim
 /// Finds the zone of that name. The error says what would be right.
 pub(super) fn find(name: &str) -> Result<TimeZone, String> {
     let database = database();
-    database.get(name).map_err(|_| {
+    // a zone of the database that means none
+    let found = database.get(name).ok().filter(|zone| !zone.is_unknown());
+    found.ok_or_else(|| {
         let names: Vec<_> = database.available().map(|name| name.to_string()).collect();
         let last = |name: &str| name.rsplit('/').next().unwrap_or_default().to_owned();
         let nearest = spelling::nearest(name, names.iter().map(String::as_str)).or_else(|| {

@@ -11,7 +11,7 @@ use super::{
     rule::{GiveBack, Limit, Rule, RuleNode},
     share::Sharing,
     tier::{OverLimitPolicy, SharedTiers, Tier},
-    units::Hits,
+    units::{Hits, Period},
 };
 
 /// A rule with its position in the tree, compiled for look-ups.
@@ -21,7 +21,9 @@ use super::{
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct CompiledRule {
-    pub(super) tiers: CompiledTiers,
+    /// The first of its tiers: most rules have one. A placeholder without a limit.
+    first: Tier,
+    has_one_tier: bool,
     pub(super) over_limit_policy: OverLimitPolicy,
     details: Box<Details>,
     id: RuleId,
@@ -35,14 +37,6 @@ pub struct CompiledRule {
     has_static_key: bool,
     has_shared_values: bool,
     has_dynamic_stats: bool,
-}
-
-/// The tiers of a rule. Most have one, which is read with the rule.
-#[derive(Debug)]
-pub(super) enum CompiledTiers {
-    Unlimited,
-    One(Tier),
-    Several(Box<[Tier]>),
 }
 
 /// Identifies a rule among all rules that were ever loaded in this process.
@@ -117,27 +111,6 @@ pub enum CounterValue<'a> {
     Shared(Cow<'a, str>),
 }
 
-// === impl CompiledTiers ===
-
-impl CompiledTiers {
-    fn new(limit: &Limit) -> Self {
-        match limit.tiers() {
-            [] => Self::Unlimited,
-            [tier] => Self::One(tier.clone()),
-            tiers => Self::Several(tiers.into()),
-        }
-    }
-
-    #[inline]
-    pub(super) fn all(&self) -> &[Tier] {
-        match self {
-            Self::Unlimited => &[],
-            Self::One(tier) => slice::from_ref(tier),
-            Self::Several(tiers) => tiers,
-        }
-    }
-}
-
 // === impl CompiledRule ===
 
 impl CompiledRule {
@@ -151,7 +124,8 @@ impl CompiledRule {
         let path = RulePath::new(domain, levels.iter().map(|level| level.name().into()));
         let static_key = static_key(domain, levels, hasher);
         Self {
-            tiers: CompiledTiers::new(&rule.limit),
+            first: rule.tiers().first().cloned().unwrap_or(Tier::fixed_window(0, Period::MAX)),
+            has_one_tier: rule.tiers().len() == 1,
             over_limit_policy: rule.limit.over_limit_policy(),
             id,
             shadow_mode: rule.shadow_mode,
@@ -186,6 +160,12 @@ impl CompiledRule {
 
     pub(super) const fn id(&self) -> RuleId {
         self.id
+    }
+
+    /// Returns its tiers; none without a limit.
+    #[inline]
+    pub(super) fn tiers(&self) -> &[Tier] {
+        if self.has_one_tier { slice::from_ref(&self.first) } else { &self.shared_tiers }
     }
 
     pub const fn has_one_counter(&self) -> bool {

@@ -223,16 +223,15 @@ impl ValueHasher {
         entries: &[Entry<'_>],
         counted: impl Fn(usize) -> Option<CounterValue<'a>>,
     ) -> CounterKey {
+        const NOTHING: &Entry<'_> = &Entry { key: "", value: "" };
         let mut values = SipHash::new(self.secret);
-        let Some((last, others)) = entries.split_last() else {
-            return CounterKey(values.finish(&[], NAME_END)).of_rule();
-        };
+        let (last, others) = entries.split_last().unwrap_or((NOTHING, &[]));
         for (i, entry) in others.iter().enumerate() {
             let counted = counted(i);
             let (text, end) = text(counted.as_ref(), entry);
             values.push(text, end);
         }
-        let counted = counted(others.len());
+        let counted = if entries.is_empty() { None } else { counted(others.len()) };
         let (text, end) = text(counted.as_ref(), last);
         CounterKey(values.finish(text, end)).of_rule()
     }

@@ -54,7 +54,7 @@ impl<'a, T> LimitMatch<'a, T> {
         if rule.has_extras() {
             return None;
         }
-        let (tiers, over_limit_policy) = (rule.tiers.all(), rule.over_limit_policy);
+        let (tiers, over_limit_policy) = (rule.tiers(), rule.over_limit_policy);
         if tiers.is_empty() {
             return Some(Self::Unlimited);
         }

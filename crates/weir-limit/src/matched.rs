@@ -173,7 +173,7 @@ impl<'a> Matched<'a> {
             }
         }
         let (key, pool) = match &rule {
-            RuleRef::Compiled(rule) if rule.tiers.all().is_empty() => {
+            RuleRef::Compiled(rule) if rule.tiers().is_empty() => {
                 return DescriptorMatch::Unlimited(rule);
             }
             RuleRef::Compiled(rule) | RuleRef::OwnTiers(rule) | RuleRef::Shadow(rule) => {
@@ -447,8 +447,8 @@ impl<'a> RuleRef<'a> {
     #[inline]
     pub fn tiers(&self) -> &[Tier] {
         match self {
-            Self::Compiled(rule) => rule.tiers.all(),
-            Self::OwnTiers(rule) => rule.tiers.all().get(1..).unwrap_or_default(),
+            Self::Compiled(rule) => rule.tiers(),
+            Self::OwnTiers(rule) => rule.tiers().get(1..).unwrap_or_default(),
             Self::Shadow(rule) => rule.shadow().map(Limit::tiers).unwrap_or_default(),
             Self::Override(limit) => limit.tiers(),
             Self::Part(part) => &part.tiers,

@@ -319,7 +319,8 @@ impl RuleSet {
     }
 
     /// The rule's [`CompiledRule::index`], without reading the rule, and what makes the keys of its counters.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "most decisions are little more than this")]
     pub(super) fn find_below(&self, root: &Root, entries: &[Entry<'_>]) -> Option<(usize, &ValueHasher)> {
         let mut node = root.node;
         for entry in entries {
@@ -440,33 +441,46 @@ impl Branch {
         edges.others.len() - usize::from(matches!(edges.others.first(), Some(ValueMatcher::Networks(..))))
     }
 
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "most decisions are little more than this")]
     pub(super) fn step(&self, entry: &Entry<'_>) -> Option<(NodeId, MatchedBy)> {
         let edges = self.keys.get(entry.key)?;
         if let Some(&node) = edges.literals.get(entry.value) {
             return Some((node, MatchedBy::Literal));
         }
-        if let Some(tables) = &edges.tables
-            && let Some(found) = tables.step(entry.value)
+        if (edges.tables.is_some() || !edges.others.is_empty())
+            && let Some(found) = edges.match_value(entry.value)
         {
             return Some(found);
         }
-        for (i, other) in edges.others.iter().enumerate() {
+        Some((edges.any?, MatchedBy::KeyOnly))
+    }
+}
+
+// === impl KeyEdges ===
+
+impl KeyEdges {
+    /// Tries what needs more than a look-up of the value. Not inlined, so that most values do not pay for it.
+    #[inline(never)]
+    fn match_value(&self, value: &str) -> Option<(NodeId, MatchedBy)> {
+        if let Some(found) = self.tables.as_ref().and_then(|tables| tables.steps(value).next()) {
+            return Some(found);
+        }
+        for (i, other) in self.others.iter().enumerate() {
             match other {
                 ValueMatcher::Networks(networks, nodes) => {
-                    let found = IpNetwork::of_value(entry.value).and_then(|value| networks.find(&value));
+                    let found = IpNetwork::of_value(value).and_then(|value| networks.find(&value));
                     if let Some(FoundNetwork { row, owner }) = found {
                         return Some((nodes[owner as usize], MatchedBy::Network(row)));
                     }
                 }
-                ValueMatcher::Wildcard(pattern, node) => {
-                    if pattern.matches(entry.value) {
-                        return Some((*node, MatchedBy::Wildcard(i)));
-                    }
+                ValueMatcher::Wildcard(pattern, node) if pattern.matches(value) => {
+                    return Some((*node, MatchedBy::Wildcard(i)));
                 }
+                ValueMatcher::Wildcard(..) => {}
             }
         }
-        Some((edges.any?, MatchedBy::KeyOnly))
+        None
     }
 }
 
@@ -488,11 +502,6 @@ impl TableEdges {
             nodes.resize(group + 1, None);
         }
         nodes[group].get_or_insert(id);
-    }
-
-    #[inline(never)]
-    fn step(&self, value: &str) -> Option<(NodeId, MatchedBy)> {
-        self.steps(value).next()
     }
 
     /// In the order in which they are tried.

@@ -5,7 +5,7 @@ use super::super::{
     error::{ConfigReport, Finding},
     load::Loaded,
 };
-use weir_limit::{CalendarUnit, Domain, Rule, RuleNode, Tier, Values};
+use weir_limit::{Calendar, CalendarUnit, Domain, Rule, RuleNode, Tier, Values};
 
 /// The rules that are named: the reason is the same for all.
 const MAX_NAMED: usize = 10;
@@ -17,9 +17,9 @@ pub(crate) fn warn(domain: &Domain, report: &mut ConfigReport) {
 
 fn level(nodes: &[RuleNode], report: &mut ConfigReport) {
     for node in nodes {
-        let tiers = node.rule.iter().filter(|_| node.values == Values::Any).flat_map(Rule::tiers);
+        let rules = node.rule.iter().filter(|_| node.values == Values::Any).flat_map(Rule::variants);
         let is_long = |unit: &CalendarUnit| unit.period() > CalendarUnit::Month.period();
-        let long = tiers.filter_map(Tier::calendar).map(|calendar| calendar.unit).find(is_long);
+        let long = rules.flat_map(Rule::tiers).filter_map(Tier::calendar).map(|calendar| calendar.unit).find(is_long);
         if let (Some(unit), Some(rule)) = (long, &node.rule) {
             report.warn_at(rule.origin.clone(), || {
                 format!(
@@ -45,7 +45,7 @@ pub fn warn_unkept(mut loaded: Loaded) -> Loaded {
     };
     let last = rules.len().min(MAX_NAMED);
     for (i, rule) in rules.into_iter().take(MAX_NAMED).enumerate() {
-        let Some(calendar) = calendar::of_limits([Some(&rule.limit), rule.shadow.as_ref()]) else { continue };
+        let Some(calendar) = calendar_of(rule) else { continue };
         let others = if i + 1 == last { &*others } else { "" };
         let message = format!(
             "a restart forgets what was used of 'per: {}', since counts are in memory alone; share them in Redis, or keep \
@@ -57,12 +57,14 @@ pub fn warn_unkept(mut loaded: Loaded) -> Loaded {
     loaded
 }
 
+fn calendar_of(rule: &Rule) -> Option<&Calendar> {
+    rule.variants().find_map(|rule| calendar::of_limits([Some(&rule.limit), rule.shadow.as_ref()]))
+}
+
 fn with_calendar<'n>(nodes: &'n [RuleNode], rules: &mut Vec<&'n Rule>) {
     for node in nodes {
         let rule = node.rule.as_ref();
-        rules.extend(
-            rule.filter(|rule| calendar::of_limits([Some(&rule.limit), rule.shadow.as_ref()]).is_some()),
-        );
+        rules.extend(rule.filter(|rule| calendar_of(rule).is_some()));
         with_calendar(&node.children, rules);
     }
 }

@@ -28,5 +28,5 @@ fn level(nodes: &[RuleNode], report: &mut ConfigReport) {
 }
 
 fn rejects_all(rule: &Rule) -> bool {
-    !rule.shadow_mode && rule.tiers().iter().any(|tier| tier.requests == 0)
+    rule.variants().any(|rule| !rule.shadow_mode && rule.tiers().iter().any(|tier| tier.requests == 0))
 }

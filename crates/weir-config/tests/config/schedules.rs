@@ -1,6 +1,6 @@
 //! Schedules: which limit applies when, by a slow model of the clocks; and what is wrong.
 
-use jiff::{Span, ToSpan as _, civil::DateTime, tz::TimeZone};
+use jiff::{Span, ToSpan as _, civil::DateTime, tz::TimeZoneDatabase};
 use weir_config::{Loaded, put_in_force, time};
 use weir_limit::{Limit, Rule, Timestamp};
 
@@ -15,7 +15,7 @@ const ZONES: [(&str, &str); 10] = [
     ("Africa/Cairo", "2027-04-30"),
     ("Africa/Cairo", "2027-10-29"),
     ("Antarctica/Troll", "2027-03-28"),
-    ("Africa/Casablanca", "2027-02-07"),
+    ("Africa/Casablanca", "2025-02-23"),
 ];
 
 const MINUTE: u64 = 60;
@@ -119,8 +119,10 @@ fn a_leap_day_comes_every_four_years() {
 #[test]
 fn edges_are_those_of_the_clocks_also_where_they_are_set() {
     let times = ["00:00-24:00", "02:30-03:15", "23:15-00:45", "02:00-02:30", "01:45-01:45"];
+    // the system's may know other transitions
+    let database = TimeZoneDatabase::bundled();
     for (zone, day) in ZONES {
-        let zone_of = TimeZone::get(zone).expect("a zone");
+        let zone_of = database.get(zone).expect("a zone");
         let day: DateTime = day.parse().expect("a day");
         let begins = |days: i32| {
             let at = (day + Span::new().days(days))
@@ -153,7 +155,7 @@ fn edges_are_those_of_the_clocks_also_where_they_are_set() {
                 }
                 // each minute around edges, and some others
                 let is_near = (minute..minute + 3).any(|minute| is_active(minute) != is_active(minute - 1));
-                if !is_near && !minute.is_multiple_of(97) {
+                if !is_near && !minute.is_multiple_of(7) {
                     continue;
                 }
                 let (rule, until) = in_force(&loaded, Timestamp::from_secs(minute * MINUTE));

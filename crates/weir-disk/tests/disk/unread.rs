@@ -105,7 +105,7 @@ fn waits_are_recorded() {
         assert!(!recorded.fallback);
         recorded.waits.iter().map(|wait| (wait.commands, wait.error)).collect::<Vec<_>>()
     };
-    assert_eq!(recorded(1), [(3, None), (1, None)], "a read of three tiers, and a sync");
+    assert_eq!(recorded(1), [(4, None), (1, None)], "a read of four tiers, and a sync");
     assert_eq!(recorded(1), [(1, None)]);
     assert_eq!(recorded(0), []);
 }

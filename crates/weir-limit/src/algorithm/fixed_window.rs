@@ -3,10 +3,10 @@
 
 use super::{
     change::CountChange,
-    state::{AlgorithmState, Availability, Probe},
+    state::{AlgorithmState, Availability, Outcome, Probe},
 };
 use crate::{
-    tier::Tier,
+    tier::{OverLimitPolicy, Tier},
     units::{Hits, Period, Timestamp},
 };
 
@@ -33,6 +33,13 @@ impl FixedWindow {
     #[inline]
     fn open(&self, tier: &Tier, now: Timestamp) -> (Timestamp, Hits) {
         if self.is_open(tier, now) { (self.end, self.used) } else { (tier.window(now).1, Hits(0)) }
+    }
+
+    /// Returns what is left of the window that is open.
+    #[inline]
+    fn left(self, tier: &Tier, now: Timestamp) -> Availability {
+        let left = u64::from(tier.requests).saturating_sub(self.used.0);
+        Availability { remaining: u32::try_from(left).unwrap_or(u32::MAX), reset: self.end.since(now) }
     }
 
     #[inline]
@@ -86,8 +93,22 @@ impl AlgorithmState for FixedWindow {
     #[inline]
     fn availability(&self, tier: &Tier, now: Timestamp) -> Availability {
         let (end, used) = self.open(tier, now);
-        let left = u64::from(tier.requests).saturating_sub(used.0);
-        Availability { remaining: u32::try_from(left).unwrap_or(u32::MAX), reset: end.since(now) }
+        Self { end, used }.left(tier, now)
+    }
+
+    /// Looks once which window is open.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
+    fn decide(&mut self, tier: &Tier, policy: OverLimitPolicy, hits: Hits, now: Timestamp) -> Outcome {
+        let (end, used) = self.open(tier, now);
+        let all = used.plus(hits);
+        let fits = all <= Hits(tier.requests.into());
+        let mut open = Self { end, used };
+        if hits > Hits(0) && (fits || policy == OverLimitPolicy::Count) {
+            open.used = all;
+            *self = open;
+        }
+        Outcome { over: !fits, used, available: open.left(tier, now) }
     }
 
     fn wait(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Period {
