@@ -75,6 +75,44 @@ async fn in_memory_and_on_disk_what_is_told_comes_true() {
     assert_eq!(get(&weir, "/v1/instance").await["store"]["kind"], "disk");
 }
 
+const CONTRACTS: [(&str, &str); 2] = [
+    (
+        "rules.yaml",
+        "domain: d\nplans:\n  free: {requests: 3, per: 365d}\ndescriptors:\n- key: address\n  match: cidr\n  values: \
+         [10.0.0.0/8, 2001:db8::/32]\n  count_by: network\n  rate_limit: {requests: 3, per: calendar year, timezone: \
+         Europe/Berlin}\n- key: tenant\n  limits_from: plans.csv\n- key: hours\n  rate_limit:\n    schedule:\n    - \
+         {requests: 3, per: 365d, active: {from: \"23:00\", to: \"01:00\"}}\n    - {requests: 1, per: 365d}\n",
+    ),
+    ("plans.csv", "value,plan,limit\nacme,,3 per calendar month\nbolt,free,\n"),
+];
+
+/// Networks, tables, schedules and calendars, also of addresses that share a counter.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_told_of_limits_as_in_contracts_comes_true_and_is_reset() {
+    let mut weir = Weir::try_start_files(&CONTRACTS, &[("WEIR_ADMIN", "full")]).await.expect("it starts");
+    for (key, values) in [
+        ("address", ["10.1.2.3", "10.200.0.1"]),
+        ("address", ["2001:db8::1", "2001:0DB8:0::2"]),
+        ("tenant", ["acme", "acme"]),
+        ("tenant", ["bolt", "bolt"]),
+        ("hours", ["x", "x"]),
+    ] {
+        for hit in 0..5 {
+            let value = values[hit % 2];
+            let told = why(&weir, key, value).await;
+            let counter = get(&weir, &format!("/v1/counters?domain=d&entry={key}={value}")).await;
+            let answered = weir.decide(request("d", [descriptor([(key, value)])])).await;
+            let expected = if answered.overall_code() == Code::Ok { "admitted" } else { "rejected" };
+            assert_eq!(told["verdict"], expected, "{key}={value}, hit {hit}: {told}");
+            assert_eq!(expected == "admitted", hit < 3, "{key}={value}, hit {hit}");
+            assert_eq!(counter["items"][0]["tiers"][0]["used"], hit.min(3), "{counter}");
+        }
+        let body = json!({"domain": "d", "entries": [{"key": key, "value": values[1]}]});
+        ask(&weir, "POST", "/v1/reset", &body.to_string()).await;
+        assert_eq!(why(&weir, key, values[0]).await["verdict"], "admitted", "{key}={values:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn with_redis_what_is_told_comes_true_in_every_mode() {
     let server = Server::start();

@@ -13,9 +13,9 @@ use weir::{
 };
 use weir_config::{ConfigErrors, Loaded, parse};
 use weir_harness::{
-    in_process::{Weir, until},
+    in_process::{Weir, replace, until},
     local::{self, get},
-    wire::{descriptor, request},
+    wire::{descriptor, hits, request},
 };
 use weir_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use weir_sources::RuleSource;
@@ -197,4 +197,38 @@ async fn a_schedule_changes_the_limit_at_its_edges_without_a_reload() {
     .await;
     let audit = get(weir.addresses.debug, "/v1/audit").await;
     assert!(audit.contains("A schedule or a calendar came to its next edge."), "{audit}");
+}
+
+/// The clock shows 23:31:30 of UTC, the 13th.
+#[tokio::test]
+async fn a_calendar_begins_a_window_at_its_edge_also_in_a_reload() {
+    let rules = |limit: u32| {
+        format!(
+            "domain: shop\ndescriptors:\n- key: tenant\n  rate_limit: {{requests: {limit}, per: calendar day, timezone: \
+             Asia/Kathmandu}}\n"
+        )
+    };
+    let mut weir = Weir::start(&rules(2)).await;
+    let take = || request("shop", [descriptor([("tenant", "acme")])]);
+    for code in [Code::Ok, Code::Ok, Code::OverLimit] {
+        assert_eq!(weir.decide(take()).await.overall_code, code as i32);
+    }
+    // midnight there is at 18:15 of the 14th here
+    let left = 18 * 3_600 + 15 * 60 + 28 * 60 + 30;
+    weir.advance(left - 1);
+    assert_eq!(weir.decide(take()).await.overall_code, Code::OverLimit as i32);
+    replace(&weir.file(), &rules(3));
+    weir.advance(1);
+    let status = weir.decide(take()).await.statuses.remove(0);
+    assert_eq!(status.code, Code::Ok as i32, "the window has begun, whichever rules are in force");
+    let mut limit = 2;
+    until("the rules are loaded again", async || {
+        let none = hits(0, descriptor([("tenant", "acme")]));
+        let status = weir.decide(request("shop", [none])).await.statuses.remove(0);
+        limit = status.current_limit.expect("a limit").requests_per_unit;
+        assert_eq!(status.limit_remaining, limit - 1, "no hit is lost, and none counts twice");
+        assert_eq!(status.duration_until_reset.expect("a time").seconds, 86_400);
+        limit == 3
+    })
+    .await;
 }

@@ -150,6 +150,8 @@ impl App {
 
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), AppError> {
         tracing::info!(addresses = %self.addresses, "listening");
+        let timezones = Arc::new(TimezoneDatabaseInfo);
+        self.context.stats.register(&timezones);
         let (close_servers, closed) = watch::channel(false);
         let (end_reporters, reporters_end) = watch::channel(false);
         let mut servers = self.servers.serve(&self.settings, &self.context, &closed).await?;
@@ -160,8 +162,6 @@ impl App {
         // dropped last
         let _store_thread = self.store_thread;
         let mut background = JoinSet::new();
-        let timezones = Arc::new(TimezoneDatabaseInfo);
-        stats.register(&timezones);
         let clock_steps = Arc::<ClockSteps>::default();
         stats.register(&clock_steps);
         background.spawn(clock_steps.follow(Arc::clone(&limiter), Arc::clone(&clock)));

@@ -1,6 +1,7 @@
 //! Weirs that share a real Redis, and what they do when it fails.
 
 mod admin;
+mod calendars;
 mod cluster_faults;
 mod consumers;
 mod deadlines;

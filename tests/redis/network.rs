@@ -151,7 +151,7 @@ async fn no_hit_is_counted_twice_when_connections_break() {
         .await;
         let (counted, unknown) = (weirs.counted("k"), weirs.sum("weir_hits_delivery_unknown_total"));
         assert!(counted <= sent, "{mode}: {counted} counted of {sent}, {unknown} unknown");
-        weirs.all.into_iter().for_each(Weir::stop);
+        weirs.all.into_iter().for_each(|weir| drop(weir.stop()));
         assert_eq!(
             weirs.server.send::<i64>(&["ZCARD", "weir:instances"]),
             0,

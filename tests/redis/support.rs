@@ -252,10 +252,11 @@ impl Weir {
         assert!(!status.success(), "{output}");
     }
 
-    /// Stops it gracefully.
-    pub(crate) fn stop(self) {
+    /// Stops it gracefully. Returns its output.
+    pub(crate) fn stop(self) -> String {
         self.serving.signal("TERM");
         let (status, output) = self.serving.ended();
         assert!(status.success(), "{output}");
+        output
     }
 }

@@ -14,7 +14,9 @@ type RulesJob = Box<dyn FnOnce() + Send>;
 static THREAD: LazyLock<mpsc::Sender<RulesJob>> = LazyLock::new(|| {
     let (jobs, received) = mpsc::channel::<RulesJob>();
     let run = move || received.into_iter().for_each(|job| job());
-    thread::Builder::new().name("weir-rules".into()).spawn(run).expect("the system can start a thread");
+    // rules may be nested as deeply as messages are
+    let thread = thread::Builder::new().name("weir-rules".into()).stack_size(8 << 20);
+    thread.spawn(run).expect("the system can start a thread");
     jobs
 });
 

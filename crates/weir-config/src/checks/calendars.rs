@@ -19,7 +19,11 @@ fn level(nodes: &[RuleNode], report: &mut ConfigReport) {
     for node in nodes {
         let rules = node.rule.iter().filter(|_| node.values == Values::Any).flat_map(Rule::variants);
         let is_long = |unit: &CalendarUnit| unit.period() > CalendarUnit::Month.period();
-        let long = rules.flat_map(Rule::tiers).filter_map(Tier::calendar).map(|calendar| calendar.unit).find(is_long);
+        let long = rules
+            .flat_map(Rule::tiers)
+            .filter_map(Tier::calendar)
+            .map(|calendar| calendar.unit)
+            .find(is_long);
         if let (Some(unit), Some(rule)) = (long, &node.rule) {
             report.warn_at(rule.origin.clone(), || {
                 format!(

@@ -145,6 +145,10 @@ fn what_cannot_be_beside_a_calendar_is_an_error_that_says_what_to_write() {
         ("requests: 5\nper: calendar year\nstarts: 4-1", "write a month and a day such as 04-01"),
         ("requests: 5\nper: calendar day\ntimezone: Europe/Berln", "did you mean 'Europe/Berlin'?"),
         ("requests: 5\nper: calendar day\ntimezone: berlin", "did you mean 'Europe/Berlin'?"),
+        (
+            "requests: 5\nper: calendar day\ntimezone: Etc/Unknown",
+            "f.yaml:7:17: unknown timezone 'Etc/Unknown'",
+        ),
         ("requests: 5\nper: calendar day\ntimezone: +02:00", "f.yaml:7:17: unknown timezone '+02:00'"),
         (
             "requests: 5\nper: 1d\ntimezone: Europe/Berlin",
@@ -220,6 +224,30 @@ fn long_windows_of_any_values_are_noted() {
     };
     assert_eq!(["day", "week", "month", "quarter", "year"].map(|unit| warnings(unit, "")), [0, 0, 0, 1, 1]);
     assert_eq!(warnings("year", "  value: acme\n"), 0);
+}
+
+/// Whichever limit has it.
+#[test]
+fn limits_of_schedules_are_warned_of_too() {
+    let first = "schedule:\n- {requests: 1, per: 1m, active: {days: mon}}\n";
+    let of = |last: &str| parse("f.yaml", &rate_limit(&format!("{first}- {last}"))).expect("valid");
+    let year = of("{requests: 5, per: calendar year}");
+    assert!(
+        warn_unkept(year.clone())
+            .warnings
+            .iter()
+            .any(|warning| warning.message.contains("a restart forgets"))
+    );
+    assert!(warn_unkept(of("{requests: 5, per: 1d}")).warnings.is_empty());
+    let any = "domain: d\ndescriptors:\n- key: k\n  rate_limit:\n    schedule:\n    - {requests: 1, per: 1m, active: {days: \
+               mon}}\n    - {requests: 5, per: calendar year}\n";
+    let [warning] = &*parse("f.yaml", any).expect("valid").warnings else { panic!("one warning") };
+    assert!(warning.message.contains("each value of 'k' is a counter"), "{warning}");
+    let block = any
+        .replace("key: k", "key: k\n  match: cidr\n  values: [10.0.0.0/8]")
+        .replace("requests: 1,", "requests: 0,");
+    let [warning] = &*parse("f.yaml", &block).expect("valid").warnings else { panic!("one warning") };
+    assert!(warning.message.contains("this list rejects addresses"), "{warning}");
 }
 
 #[test]
