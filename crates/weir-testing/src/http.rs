@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// A request.
 #[derive(Clone, Debug)]

@@ -94,9 +94,9 @@ fn rule<S: Store>(
     let [admitted, rejected] = outcome(&counts);
     let places =
         api.context.stats.rule(compiled.path.parts()).known_places().map(|places| places.totals().counts[0]);
-    let in_flight = rule.in_flight.map(|limit| {
-        json!({ "most": count(limit.most.into()), "now": count(places.unwrap_or_default()), "oldest": Value::Null })
-    });
+    let in_flight = rule
+        .in_flight
+        .map(|limit| json!({ "most": count(limit.most.into()), "now": count(places.unwrap_or_default()) }));
     let full = fullest.get(&path);
     let series = traffic.as_ref().map(|traffic: &RuleTraffic| &traffic.series);
     json!({

@@ -158,17 +158,10 @@ export function counterSection(counter) {
     note(counter.note));
 }
 
-function held({ local, held_by }) {
-  if (held_by?.length) return table('Who holds what', heldColumns, held_by, ({ instance }) => instance);
+function held({ local }) {
   if (!local) return null;
   return el('p', {}, `This instance holds ${words.count(local.leased, 'leased hit')}, and has ${words.count(local.pending, 'hit')} to report.`);
 }
-
-const heldColumns = [
-  { title: 'Instance', cell: ({ instance }) => name(instance) },
-  { title: 'Leased, not used', number: true, cell: ({ leased }) => words.number(leased) },
-  { title: 'To report', number: true, cell: ({ pending }) => words.number(pending) },
-];
 
 function belowSection(domain, items) {
   if (!items.length) return null;

@@ -180,9 +180,8 @@ function detailOf(page, { hot }, { rule }) {
       el('p', {}, link('whatif', { file: rule.file, line: rule.line }, 'Edit in What if'), ' · ', link('hot', {}, 'All hot keys'))));
 }
 
-function inFlight({ most, now, oldest }) {
-  const age = oldest === null ? '' : `; the oldest has its place for ${words.duration(oldest)}`;
-  return `${words.number(now)} of ${words.number(most)} places are taken here${age}.`;
+function inFlight({ most, now }) {
+  return `${words.number(now)} of ${words.number(most)} places are taken here.`;
 }
 
 function hotList(rule, items) {
