@@ -49,18 +49,19 @@ async fn why(weir: &Weir, key: &str, value: &str) -> Value {
     ask(weir, "POST", "/v1/why", &body.to_string()).await
 }
 
-/// What it says comes true, hit by hit, and asking counts nothing.
-async fn agrees(weir: &mut Weir, mode: &str, source: &str) {
+/// What it says comes true, hit by hit, and asking counts nothing. The two values share a counter of three hits.
+async fn agrees(weir: &mut Weir, key: &str, values: [&str; 2], source: &str) {
     for hit in 0..6 {
-        let told = why(weir, mode, "x").await;
-        let counter = get(weir, &format!("/v1/counters?domain=d&entry={mode}=x")).await;
-        let answered = weir.decide(request("d", [descriptor([(mode, "x")])])).await;
+        let value = values[hit % 2];
+        let told = why(weir, key, value).await;
+        let counter = get(weir, &format!("/v1/counters?domain=d&entry={key}={value}")).await;
+        let answered = weir.decide(request("d", [descriptor([(key, value)])])).await;
         let expected = if answered.overall_code() == Code::Ok { "admitted" } else { "rejected" };
-        assert_eq!(told["verdict"], expected, "{mode}, hit {hit}: {told}");
-        assert_eq!(expected == "admitted", hit < 3, "{mode}, hit {hit}");
+        assert_eq!(told["verdict"], expected, "{key}={value}, hit {hit}: {told}");
+        assert_eq!(expected == "admitted", hit < 3, "{key}={value}, hit {hit}");
         let view = &counter["items"][0];
-        assert_eq!(view["source"], source, "{mode}, hit {hit}: {view}");
-        assert_eq!(view["tiers"][0]["used"], hit.min(3), "{mode}, hit {hit}: {view}");
+        assert_eq!(view["source"], source, "{key}={value}, hit {hit}: {view}");
+        assert_eq!(view["tiers"][0]["used"], hit.min(3), "{key}={value}, hit {hit}: {view}");
         assert_eq!(view["tiers"][0]["limit"], 3);
     }
 }
@@ -68,10 +69,10 @@ async fn agrees(weir: &mut Weir, mode: &str, source: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn in_memory_and_on_disk_what_is_told_comes_true() {
     let mut weir = Weir::start(&rules()).await;
-    agrees(&mut weir, "local", "memory").await;
+    agrees(&mut weir, "local", ["x"; 2], "memory").await;
     let disk = [("BACKEND_TYPE", "disk"), ("WEIR_DATA_DIR", "{dir}/data")];
     let mut weir = Weir::start_with(&rules(), &disk).await;
-    agrees(&mut weir, "local", "disk").await;
+    agrees(&mut weir, "local", ["x"; 2], "disk").await;
     assert_eq!(get(&weir, "/v1/instance").await["store"]["kind"], "disk");
 }
 
@@ -97,16 +98,7 @@ async fn what_is_told_of_limits_as_in_contracts_comes_true_and_is_reset() {
         ("tenant", ["bolt", "bolt"]),
         ("hours", ["x", "x"]),
     ] {
-        for hit in 0..5 {
-            let value = values[hit % 2];
-            let told = why(&weir, key, value).await;
-            let counter = get(&weir, &format!("/v1/counters?domain=d&entry={key}={value}")).await;
-            let answered = weir.decide(request("d", [descriptor([(key, value)])])).await;
-            let expected = if answered.overall_code() == Code::Ok { "admitted" } else { "rejected" };
-            assert_eq!(told["verdict"], expected, "{key}={value}, hit {hit}: {told}");
-            assert_eq!(expected == "admitted", hit < 3, "{key}={value}, hit {hit}");
-            assert_eq!(counter["items"][0]["tiers"][0]["used"], hit.min(3), "{counter}");
-        }
+        agrees(&mut weir, key, values, "memory").await;
         let body = json!({"domain": "d", "entries": [{"key": key, "value": values[1]}]});
         ask(&weir, "POST", "/v1/reset", &body.to_string()).await;
         assert_eq!(why(&weir, key, values[0]).await["verdict"], "admitted", "{key}={values:?}");
@@ -121,7 +113,7 @@ async fn with_redis_what_is_told_comes_true_in_every_mode() {
     let mut weir = Weir::start_with(&rules(), &variables).await;
     until("it is connected", async || get(&weir, "/v1/instance").await["store"]["state"] == "ok").await;
     for mode in MODES {
-        agrees(&mut weir, mode, if mode == "local" { "memory" } else { "store" }).await;
+        agrees(&mut weir, mode, ["x"; 2], if mode == "local" { "memory" } else { "store" }).await;
     }
     let instance = get(&weir, "/v1/instance").await;
     assert_eq!(

@@ -11,7 +11,6 @@ use weir_limit::{
     Coordination, KeyHasher, NANOS_PER_SECOND, RuleSet, SharedCounts, SharedStore, TableRows, Timestamp,
 };
 use weir_net::dns::DnsInstances;
-use weir_observe::Stats;
 use weir_server::{
     health::Reason,
     http::admin::{AuditedChange, ChangeKind, RuleError},
@@ -176,9 +175,8 @@ impl<S: RuleSource> Rules<S> {
         let replaced = mem::replace(&mut self.tables, loaded.tables.clone());
         self.declared = Some(loaded);
         self.install(BY_FILES).await;
-        let Stats { config_load_success, config_loaded_at, .. } = &*self.context.stats;
-        config_load_success.add(1);
-        config_loaded_at.set(self.context.clock.now().as_nanos() / NANOS_PER_SECOND);
+        self.context.stats.config_load_success.add(1);
+        self.context.stats.config_loaded_at.set(self.context.clock.now().as_nanos() / NANOS_PER_SECOND);
         if !replaced.is_empty() {
             // before the next load, which may need their memory
             tokio::spawn(on_rules_thread(move || free_tables(replaced)));

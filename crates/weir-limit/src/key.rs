@@ -223,15 +223,16 @@ impl ValueHasher {
         entries: &[Entry<'_>],
         counted: impl Fn(usize) -> Option<CounterValue<'a>>,
     ) -> CounterKey {
-        const NOTHING: &Entry<'_> = &Entry { key: "", value: "" };
         let mut values = SipHash::new(self.secret);
-        let (last, others) = entries.split_last().unwrap_or((NOTHING, &[]));
+        let Some((last, others)) = entries.split_last() else {
+            return CounterKey(values.finish(&[], NAME_END)).of_rule();
+        };
         for (i, entry) in others.iter().enumerate() {
             let counted = counted(i);
             let (text, end) = text(counted.as_ref(), entry);
             values.push(text, end);
         }
-        let counted = if entries.is_empty() { None } else { counted(others.len()) };
+        let counted = counted(others.len());
         let (text, end) = text(counted.as_ref(), last);
         CounterKey(values.finish(text, end)).of_rule()
     }

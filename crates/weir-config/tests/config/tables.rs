@@ -269,7 +269,8 @@ fn errors_in_tables_have_their_place() {
         ),
         (
             "valeu,limit\n",
-            "plans.csv:1:1: unknown column 'valeu'; the columns are value, limit, plan, timezone, starts, those of limits as rules name them\nplans.csv:1:1: the column 'value' is missing",
+            "plans.csv:1:1: unknown column 'valeu'; the columns are value, limit, plan, timezone, starts, those of limits as rules name them\n\
+             plans.csv:1:1: the column 'value' is missing",
         ),
         ("value,value,plan\n", "plans.csv:1:7: the column 'value' is there twice"),
         ("value\n", "plans.csv:1:1: the column 'limit' is missing, which a rule names"),
@@ -290,11 +291,13 @@ fn errors_in_tables_have_their_place() {
         ("value,plan\na,frree\n", "plans.csv:2:3: unknown plan 'frree'; did you mean 'free'?"),
         (
             "value,limit\ná,100 pr 1m\n",
-            "plans.csv:2:3: invalid limit '100 pr 1m'; write a limit such as '100 per 1m', several with ';' between them, or 'unlimited'",
+            "plans.csv:2:3: invalid limit '100 pr 1m'; write a limit such as '100 per 1m', \
+             several with ';' between them, or 'unlimited'",
         ),
         (
             "value,limit\na,1 per 1y\n",
-            "plans.csv:2:3: invalid period '1y'; write a whole number and ms, s, m, h, d or w, from 1ms to 365d, such as 500ms, 10s, 1m, 1h, 7d or 1w, or calendar month",
+            "plans.csv:2:3: invalid period '1y'; write a whole number and ms, s, m, h, d or w, from 1ms to 365d, \
+             such as 500ms, 10s, 1m, 1h, 7d or 1w, or calendar month",
         ),
         (
             "value,limit,timezone\na,1 per 1m,UTC\n",
@@ -569,7 +572,11 @@ fn rules_and_tables_of_a_config_map_are_of_one_version() {
     let version = |name: &str, plan: &str| {
         let dir = files.path().join(name);
         fs::create_dir(&dir).expect("a directory");
-        fs::write(dir.join("rules.yaml"), format!("domain: shop\nplans: {{{plan}: {{requests: 1, per: 1m}}}}\ndescriptors: [{{key: tenant, limits_from: plans.csv}}, {{key: tenant}}]\n")).expect("a file");
+        let rules = format!(
+            "domain: shop\nplans: {{{plan}: {{requests: 1, per: 1m}}}}\ndescriptors: [{{key: tenant, limits_from: \
+             plans.csv}}, {{key: tenant}}]\n"
+        );
+        fs::write(dir.join("rules.yaml"), rules).expect("a file");
         fs::write(dir.join("plans.csv"), format!("value,plan\nacme,{plan}\n")).expect("a file");
     };
     let swap = |name: &str| {

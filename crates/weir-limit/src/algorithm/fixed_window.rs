@@ -30,9 +30,10 @@ impl FixedWindow {
         self.end
     }
 
+    /// Returns itself while it is open, and then the window of `now`.
     #[inline]
-    fn open(&self, tier: &Tier, now: Timestamp) -> (Timestamp, Hits) {
-        if self.is_open(tier, now) { (self.end, self.used) } else { (tier.window(now).1, Hits(0)) }
+    fn open(&self, tier: &Tier, now: Timestamp) -> Self {
+        if self.is_open(tier, now) { *self } else { Self::unused(tier, now) }
     }
 
     /// Returns what is left of the window that is open.
@@ -55,23 +56,23 @@ impl AlgorithmState for FixedWindow {
 
     #[inline]
     fn probe(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Probe {
-        let (_, used) = self.open(tier, now);
+        let used = self.open(tier, now).used;
         Probe { fits: used.plus(hits) <= Hits(tier.requests.into()), used }
     }
 
     #[inline]
     fn take(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
         if hits > Hits(0) {
-            let (end, used) = self.open(tier, now);
-            *self = Self { end, used: used.plus(hits) };
+            *self = self.open(tier, now);
+            self.used = self.used.plus(hits);
         }
     }
 
     fn reject(&mut self, _tier: &Tier, _now: Timestamp) {}
 
     fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
-        let (end, used) = self.open(tier, now);
-        *self = Self { end, used: used.minus(hits) };
+        *self = self.open(tier, now);
+        self.used = self.used.minus(hits);
     }
 
     /// If the window of `taken_at` is this one, and still open.
@@ -85,34 +86,32 @@ impl AlgorithmState for FixedWindow {
     fn add(&mut self, tier: &Tier, at: Timestamp, change: CountChange, _now: Timestamp) {
         let is_past = || tier.window(at).1 < self.end && tier.can_end_at(self.end);
         if !change.is_none() && !is_past() {
-            let (end, used) = self.open(tier, at);
-            *self = Self { end, used: Hits(change.apply(used.0)) };
+            *self = self.open(tier, at);
+            self.used = Hits(change.apply(self.used.0));
         }
     }
 
     #[inline]
     fn availability(&self, tier: &Tier, now: Timestamp) -> Availability {
-        let (end, used) = self.open(tier, now);
-        Self { end, used }.left(tier, now)
+        self.open(tier, now).left(tier, now)
     }
 
-    /// Looks once which window is open.
+    /// As every algorithm does, but looks once which window is open: it frees all hits at its end, so that is the wait.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     fn decide(&mut self, tier: &Tier, policy: OverLimitPolicy, hits: Hits, now: Timestamp) -> Outcome {
-        let (end, used) = self.open(tier, now);
-        let all = used.plus(hits);
-        let fits = all <= Hits(tier.requests.into());
-        let mut open = Self { end, used };
+        let mut open = self.open(tier, now);
+        let used = open.used;
+        let fits = used.plus(hits) <= Hits(tier.requests.into());
         if hits > Hits(0) && (fits || policy == OverLimitPolicy::Count) {
-            open.used = all;
+            open.used = used.plus(hits);
             *self = open;
         }
         Outcome { over: !fits, used, available: open.left(tier, now) }
     }
 
     fn wait(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Period {
-        if self.probe(tier, now, hits).fits { Period::default() } else { self.open(tier, now).0.since(now) }
+        if self.probe(tier, now, hits).fits { Period::default() } else { self.open(tier, now).end.since(now) }
     }
 
     fn used(&self) -> Hits {
