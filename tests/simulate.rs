@@ -5,9 +5,8 @@
 use std::time::Duration;
 
 use weir::simulate::{
-    AdmittedSeries, Arrivals, Instance, Panel, Scenario, SimulatedDecision, SimulationMetrics,
-    SimulationOutcome, Skew, WaitMetrics, WaitingOutcome, chart, run, run_waiting, summary, wait_table,
-    waiting_series,
+    Arrivals, Instance, Scenario, SimulatedDecision, SimulationMetrics, SimulationOutcome, Skew, WaitMetrics,
+    WaitingOutcome, run, run_waiting, wait_table,
 };
 use weir_coordinate::{Coordinated, CoordinationSettings, simulated::Network};
 use weir_limit::{
@@ -164,23 +163,6 @@ fn progress_is_reported_from_zero_to_one() {
     assert!(reported.is_sorted() && reported[0] < 0.01 && reported.last() == Some(&1.0));
 }
 
-#[test]
-fn the_chart_marks_requests_admitted_above_the_limit() {
-    let scenario = scenario(Algorithm::FixedWindow);
-    let simulated = |name: &str, outcome: SimulationOutcome| Panel {
-        name: name.to_owned(),
-        summary: summary(&SimulationMetrics::of(&scenario, &outcome)),
-        series: AdmittedSeries::of(&scenario, &outcome, 100),
-    };
-    let panels = [simulated("local", uncoordinated(&scenario)), simulated("strict", store_only(&scenario))];
-    let most = |panel: &Panel| panel.series.points.iter().map(|(_, admitted)| *admitted).max();
-    assert_eq!((most(&panels[0]), most(&panels[1])), (Some(600), Some(200)));
-    let svg = chart(&scenario, "a title", &panels);
-    // one of each in the legend; one of the two panels shows requests above the limit
-    assert_eq!((svg.matches("class=\"over\"").count(), svg.matches("class=\"admitted\"").count()), (2, 3));
-    assert!(svg.contains(">local<") && svg.contains(">strict<") && svg.contains("worst overshoot +200 %"));
-}
-
 const WAIT: Period = Period::from_secs(2);
 
 /// One line for all callers.
@@ -228,8 +210,6 @@ fn one_line_admits_the_limit_in_each_window_and_rejects_who_cannot_be_served_in_
     assert_near(metrics.rejected, 1_200.0 / 3_200.0, 0.01);
     // nobody waits for longer than the longest wait, and most wait nearly as long
     assert!(metrics.p99 <= WAIT && metrics.p50 > Period::from_secs(1), "{metrics:?}");
-    let counted = waiting_series(&scenario, &outcome, 800);
-    assert_eq!(counted.points.iter().map(|(_, admitted)| *admitted).max(), Some(200));
     let low = Scenario { load: 0.5, ..scenario };
     let outcome = one_line(&low, WAIT);
     let metrics = WaitMetrics::of(&low, WAIT, &outcome, &outcome);

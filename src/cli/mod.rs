@@ -160,7 +160,7 @@ Examples:
 const SIMULATE_EXAMPLES: &str = "\
 Examples:
   weir simulate --instances 10 --limit 20 --period 10s --load 2
-  weir simulate --keys 1 --instances 96 --limit 10000 --skew zipf --round-trip 500us --svg admitted.svg
+  weir simulate --keys 1 --instances 96 --limit 10000 --skew zipf --round-trip 500us
   weir simulate --algorithm token_bucket --burst 50 --limit 100 --clock-skew 500ms
   weir simulate --config ./config --domain shop --suggest tenant=acme      the limit of this descriptor's rule";
 

@@ -20,6 +20,7 @@ pub mod simulate;
 mod simulate_rule;
 mod simulate_share;
 mod simulate_wait;
+mod svg;
 pub mod token;
 pub mod top;
 pub mod why;

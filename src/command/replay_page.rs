@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use weir_replay::{Comparison, KeyChange, OldNew, RuleChange};
 
-use crate::simulate::svg::{Drawing, HEAD, LEFT, RIGHT, escaped};
+use super::svg::{Drawing, HEAD, LEFT, RIGHT, escaped};
 
 const PANEL: f64 = 120.0;
 const GAP: f64 = 40.0;
@@ -12,10 +12,6 @@ const FOOT: f64 = 40.0;
 
 /// The rules that are shown.
 const RULES: usize = 200;
-
-/// The styles of the picture that others do not have.
-const LIGHT: &str = ".rejected { fill: #bc4c00 }";
-const DARK: &str = ".rejected { fill: #f0883e }";
 
 const STYLE: &str = "\
 :root { color-scheme: light dark } body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; \
@@ -71,7 +67,7 @@ fn chart(comparison: &Comparison) -> String {
     let most =
         old.iter().chain(&new).map(|[admitted, rejected]| admitted + rejected).max().unwrap_or(0).max(1);
     let height = HEAD + 2.0 * PANEL + GAP + FOOT;
-    let mut svg = Drawing::new(height, "Admitted and rejected requests", LIGHT, DARK);
+    let mut svg = Drawing::new(height, "Admitted and rejected requests");
     svg.legend("admitted", 0.0, "admitted");
     svg.legend("rejected", 110.0, "rejected");
     let width = (RIGHT - LEFT) / points.len().max(1) as f64;

@@ -1,9 +1,7 @@
 //! `weir simulate`: compares the coordination modes for a limit before it is deployed.
 
 use std::{
-    fs,
     io::{self, Write},
-    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -28,10 +26,7 @@ use super::{
 };
 use crate::{
     settings,
-    simulate::{
-        AdmittedSeries, Arrivals, Instance, Panel, Scenario, SimulationMetrics, Skew, chart, legend, run,
-        suggest, summary, table,
-    },
+    simulate::{Arrivals, Instance, Scenario, SimulationMetrics, Skew, legend, run, suggest, table},
 };
 
 pub(super) const UNPRINTED: &str = "cannot print the results";
@@ -39,9 +34,6 @@ pub(super) const UNPRINTED: &str = "cannot print the results";
 const BURST: &str = "only a token bucket has a burst: add --algorithm token_bucket, or leave --burst out";
 
 const LONGEST_WAIT: Duration = Duration::from_hours(1);
-
-/// The steps of a chart, about one per pixel.
-const STEPS: u32 = 800;
 
 const MAX_DEFAULT_KEYS: f64 = 400.0;
 
@@ -110,9 +102,6 @@ pub struct Simulate {
     /// Say which coordination mode to choose, what it costs, and what it can exceed
     #[arg(long)]
     pub suggest: bool,
-    /// Write a chart of the admitted requests over time to this SVG file; with --keys 1 or --share
-    #[arg(long, value_name = "FILE")]
-    pub svg: Option<PathBuf>,
     /// The members of a pool, and how they share the limit
     #[command(flatten)]
     pub share: SimulateShare,
@@ -167,37 +156,21 @@ pub fn simulate(
     out: &mut impl Write,
 ) -> CommandResult<()> {
     if let Some(demands) = args.share.demands()? {
-        args.share.simulate(&demands, (args.limit, args.period), args.svg.as_deref(), out)?;
-        return Ok(());
+        return args.share.simulate(&demands, (args.limit, args.period), out);
     }
     let rule = descriptor.map(DescriptorToSimulate::rule).transpose()?;
     let whole = args.scenario(rule.as_ref())?;
     whole.check().map_err(failed("cannot simulate this"))?;
-    if whole.keys > 1 && args.svg.is_some() {
-        return Err("a chart shows one key: add --keys 1, or leave --svg out".into());
-    }
     let compared = Compared { args, rule: rule.as_ref() };
     let chosen = compared.modes();
-    // opened first, so that an invalid path fails before the simulation, not after it
-    let svg = match &args.svg {
-        Some(path) => {
-            Some((path, fs::File::create(path).map_err(failed(format!("cannot write {}", path.display())))?))
-        }
-        None => None,
-    };
     let scenario = whole.shortened(chosen.len() + usize::from(args.wait.is_some()));
     for note in [compared.rule_line(), whole.shortened_to(&scenario)].into_iter().flatten() {
         write_line!(out, "{note}").map_err(failed(UNPRINTED))?;
     }
-    let (title, panels) = match args.wait {
+    match args.wait {
         Some(max_wait) => compared.simulate_waiting(&scenario, &chosen, max_wait, out),
         None => compared.simulate(&scenario, &chosen, out),
-    }?;
-    if let Some((path, mut file)) = svg {
-        file.write_all(chart(&scenario, &title, &panels).as_bytes())
-            .map_err(failed(format!("cannot write {}", path.display())))?;
     }
-    Ok(())
 }
 
 impl Simulate {
@@ -270,35 +243,25 @@ impl Compared<'_> {
         RuleCoordination { mode: Some(mode), split_between: None, ..of_rule }
     }
 
-    /// Runs the code of the service. Returns the title and the panels of a chart.
+    /// Runs the code of the service.
     fn simulate(
         &self,
         scenario: &Scenario,
         chosen: &[Coordination],
         out: &mut impl Write,
-    ) -> CommandResult<(String, Vec<Panel>)> {
+    ) -> CommandResult<()> {
         let simulated = run_all(chosen, |&mode, progress| {
             let rules = scenario.rules(self.coordination_of(mode));
             let make = |instance| self.store(scenario, instance);
             let fallbacks = |store: &Coordinated<_>| store.coordination_metrics().decisions.fallback.get();
             let outcome = run(scenario, &rules, make, fallbacks, progress)?;
-            Ok((
-                mode,
-                SimulationMetrics::of(scenario, &outcome),
-                AdmittedSeries::of(scenario, &outcome, STEPS),
-            ))
+            Ok((mode, SimulationMetrics::of(scenario, &outcome)))
         });
         let modes = simulated
             .into_iter()
             .collect::<io::Result<Vec<_>>>()
             .map_err(failed("cannot run the simulation"))?;
-        self.print(scenario, &modes, out).map_err(failed(UNPRINTED))?;
-        let panel = |(mode, metrics, series): (Coordination, SimulationMetrics, AdmittedSeries)| Panel {
-            name: mode.name().to_owned(),
-            summary: summary(&metrics),
-            series,
-        };
-        Ok((scenario.title(), modes.into_iter().map(panel).collect()))
+        self.print(scenario, &modes, out).map_err(failed(UNPRINTED))
     }
 
     fn simulate_waiting(
@@ -307,14 +270,13 @@ impl Compared<'_> {
         chosen: &[Coordination],
         max_wait: Duration,
         out: &mut impl Write,
-    ) -> CommandResult<(String, Vec<Panel>)> {
+    ) -> CommandResult<()> {
         let make = |instance| self.store(scenario, instance);
         let chosen: Vec<RuleCoordination> = chosen.iter().map(|mode| self.coordination_of(*mode)).collect();
         let (max_wait, round_trip) = ((max_wait, max_wait.into()), self.args.round_trip);
-        let simulated = simulate_waiting(scenario, max_wait, round_trip, &chosen, make, STEPS);
-        let (title, text, panels) = simulated.map_err(failed("cannot run the simulation"))?;
-        write!(out, "{text}").map_err(failed(UNPRINTED))?;
-        Ok((title, panels))
+        let text = simulate_waiting(scenario, max_wait, round_trip, &chosen, make);
+        let text = text.map_err(failed("cannot run the simulation"))?;
+        write!(out, "{text}").map_err(failed(UNPRINTED))
     }
 
     fn store(
@@ -337,7 +299,7 @@ impl Compared<'_> {
     fn print(
         &self,
         scenario: &Scenario,
-        modes: &[(Coordination, SimulationMetrics, AdmittedSeries)],
+        modes: &[(Coordination, SimulationMetrics)],
         out: &mut impl Write,
     ) -> io::Result<()> {
         let Simulate { round_trip, suggest: suggests, .. } = self.args;
@@ -350,11 +312,10 @@ impl Compared<'_> {
             scenario.seed,
         )?;
         let rows: Vec<(&str, SimulationMetrics)> =
-            modes.iter().map(|(mode, metrics, _)| (mode.name(), metrics.clone())).collect();
+            modes.iter().map(|(mode, metrics)| (mode.name(), metrics.clone())).collect();
         write!(out, "{}\n{}", table(&rows), legend())?;
         if *suggests {
-            let modes: Vec<_> = modes.iter().map(|(mode, metrics, _)| (*mode, metrics.clone())).collect();
-            write!(out, "\n{}", suggest(scenario, &modes))?;
+            write!(out, "\n{}", suggest(scenario, modes))?;
         }
         Ok(())
     }

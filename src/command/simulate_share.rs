@@ -1,10 +1,6 @@
 //! `weir simulate --share`: the shares of a pool's members, for the worked example or for demands of one's own.
 
-use std::{
-    fs,
-    io::Write,
-    path::{Path, PathBuf},
-};
+use std::{fs, io::Write, path::PathBuf};
 
 use clap::{Args, ValueEnum};
 use weir_limit::{
@@ -17,7 +13,7 @@ use super::{
     error::{CommandResult, failed},
     simulate::UNPRINTED,
 };
-use crate::simulate::{Demands, shares_chart, shares_table};
+use crate::simulate::{Demands, shares_table};
 
 /// How a limit is shared.
 #[derive(Args, Clone, Debug)]
@@ -80,7 +76,6 @@ impl SimulateShare {
         &self,
         demands: &Demands,
         (capacity, cycle): (u32, Period),
-        svg: Option<&Path>,
         out: &mut impl Write,
     ) -> CommandResult<()> {
         let borrow = match self.borrow {
@@ -104,12 +99,7 @@ impl SimulateShare {
         let (borrow, lend) = (named(&self.borrow), named(&self.lend));
         let title =
             format!("{} per {cycle}, {borrow}, {lend}, reserve {}%", count(capacity, "hit"), self.reserve);
-        write!(out, "{title}\n\n{}", shares_table(demands, &cycles)).map_err(failed(UNPRINTED))?;
-        if let Some(path) = svg {
-            let chart = shares_chart(&title, capacity, demands, &cycles);
-            fs::write(path, chart).map_err(failed(format!("cannot write {}", path.display())))?;
-        }
-        Ok(())
+        write!(out, "{title}\n\n{}", shares_table(demands, &cycles)).map_err(failed(UNPRINTED))
     }
 }
 

@@ -8,23 +8,20 @@ use weir_store::MemoryStore;
 
 use super::progress::run_all;
 use crate::simulate::{
-    Instance, Panel, Scenario, WaitMetrics, WaitingOutcome, run_waiting, wait_legend, wait_table,
-    waiting_series,
+    Instance, Scenario, WaitMetrics, WaitingOutcome, run_waiting, wait_legend, wait_table,
 };
 
 /// The name of what all modes are compared with.
 const ONE_LINE: &str = "one line for all";
 
-/// Returns the title, the text and the panels. One line for all callers comes first, to compare with. Panels have up
-/// to `steps` steps.
+/// Returns the text. One line for all callers comes first, to compare with.
 pub(super) fn simulate_waiting(
     scenario: &Scenario,
     (max_wait, longest): (Duration, Period),
     round_trip: Duration,
     chosen: &[RuleCoordination],
     make: impl Fn(Instance) -> Coordinated<SimulatedRemote> + Sync,
-    steps: u32,
-) -> io::Result<(String, String, Vec<Panel>)> {
+) -> io::Result<String> {
     let lines: Vec<Option<&RuleCoordination>> = iter::once(None).chain(chosen.iter().map(Some)).collect();
     let outcomes = run_all(&lines, |coordination, progress| {
         Ok(match coordination {
@@ -43,14 +40,7 @@ pub(super) fn simulate_waiting(
         .collect();
     let title = format!("{}, waiting up to {max_wait:?}", scenario.title());
     let (table, legend, seed) = (wait_table(&metrics), wait_legend(), scenario.seed);
-    let text = format!("{title}\n{round_trip:?} round trip, seed {seed}\n\n{table}\n{legend}");
-    let panel = |((name, metrics), (_, outcome)): (&(&str, WaitMetrics), &(&str, WaitingOutcome))| Panel {
-        name: (*name).to_owned(),
-        summary: metrics.summary(),
-        series: waiting_series(scenario, outcome, steps),
-    };
-    let panels = metrics.iter().zip(&outcomes).map(panel).collect();
-    Ok((title, text, panels))
+    Ok(format!("{title}\n{round_trip:?} round trip, seed {seed}\n\n{table}\n{legend}"))
 }
 
 fn run_one_line(

@@ -29,17 +29,6 @@ pub struct SimulationMetrics {
     pub undecided: f64,
 }
 
-/// The admitted requests over time.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AdmittedSeries {
-    /// Seconds since the start, and the requests admitted: in the current fixed window, else in the last period.
-    pub points: Vec<(f64, u64)>,
-    /// The most that the limit admits.
-    pub bound: u64,
-    /// The length of a period, in seconds.
-    pub period: f64,
-}
-
 struct Admitted {
     /// Both are sorted.
     arrived: Vec<Timestamp>,
@@ -167,32 +156,6 @@ fn windows(scenario: &Scenario) -> impl Iterator<Item = (Timestamp, Timestamp)> 
         *from = window.1;
         Some(window)
     })
-}
-
-// === impl AdmittedSeries ===
-
-impl AdmittedSeries {
-    pub fn of(scenario: &Scenario, outcome: &SimulationOutcome, steps: u32) -> Self {
-        let Scenario { tier, .. } = scenario;
-        let admitted = Admitted::of(&outcome.decisions);
-        let begin = scenario.begin();
-        let whole = scenario.end().since(begin).as_nanos();
-        let point = |step: u32| {
-            let after = u128::from(whole) * u128::from(step) / u128::from(steps.max(1));
-            let after = Period::from_nanos(u64::try_from(after).unwrap_or(u64::MAX));
-            let now = begin.after(after);
-            let end = tier.window_end(now).map(Timestamp::as_nanos);
-            let from = end.unwrap_or_else(|| now.as_nanos().saturating_add(1));
-            let from = Timestamp::from_nanos(from.saturating_sub(tier.period.as_nanos()));
-            (after.as_nanos() as f64 / 1e9, admitted.within(from, Timestamp::from_nanos(now.as_nanos() + 1)))
-        };
-        let inflow = if tier.refills() { tier.requests } else { 0 };
-        Self {
-            points: (0..steps).map(point).collect(),
-            bound: u64::from(tier.capacity()) + u64::from(inflow),
-            period: tier.period.as_nanos() as f64 / 1e9,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -337,13 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_series_restarts_with_each_window() {
-        let scenario = scenario(FIXED);
-        let outcome = outcome(&scenario, &at_once([100, 600, 700, 1_100]));
-        let series = AdmittedSeries::of(&scenario, &outcome, 4);
-        assert_eq!(series.points, [(0.0, 0), (0.5, 1), (1.0, 0), (1.5, 1)]);
-        assert_eq!(series.bound, u64::from(LIMIT));
-        let nothing = SimulationOutcome { decisions: Vec::new(), calls: 0, fallbacks: 0 };
-        assert_eq!(SimulationMetrics::of(&scenario, &nothing).overshoot, -1.0);
+    fn nothing_admitted_is_all_of_the_limit_below_it() {
+        assert_eq!(metrics(FIXED, &[]).overshoot, -1.0);
     }
 }

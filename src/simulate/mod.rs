@@ -11,7 +11,6 @@
 //! table        renders the metrics as text
 //! shares       the shares of a pool's members in each cycle
 //! suggest      which mode to choose, what it costs, and what it can exceed
-//! chart        draws the admitted requests over time, as an SVG
 //! ```
 
 #![expect(
@@ -22,26 +21,21 @@
 )]
 
 mod arrivals;
-mod chart;
 mod metrics;
 mod one_counter;
 mod run;
 mod scenario;
 mod shares;
-mod shares_chart;
 mod suggest;
-pub(crate) mod svg;
 mod table;
 mod wait_metrics;
 mod waiting;
 
-pub use chart::{Panel, chart};
-pub use metrics::{AdmittedSeries, SimulationMetrics};
+pub use metrics::SimulationMetrics;
 pub use run::{Instance, SimulatedDecision, SimulationOutcome, run};
 pub use scenario::{Arrivals, Scenario, Skew};
 pub use shares::{Demands, DemandsError, SharedCycle, shares_table};
-pub use shares_chart::shares_chart;
 pub use suggest::suggest;
-pub use table::{legend, summary, table};
-pub use wait_metrics::{WaitMetrics, wait_legend, wait_table, waiting_series};
+pub use table::{legend, table};
+pub use wait_metrics::{WaitMetrics, wait_legend, wait_table};
 pub use waiting::{WaitingOutcome, run_waiting};

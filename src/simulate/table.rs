@@ -32,15 +32,6 @@ pub(super) fn legend_of(columns: &[(&str, &str)]) -> String {
     })
 }
 
-pub fn summary(metrics: &SimulationMetrics) -> String {
-    format!(
-        "worst overshoot {}, used {}, {} store calls a decision",
-        overshoot(metrics.overshoot),
-        percent(metrics.used),
-        calls(metrics.calls),
-    )
-}
-
 pub fn table(modes: &[(&str, SimulationMetrics)]) -> String {
     let mut text = columns(&COLUMNS, modes.iter().map(|(name, metrics)| row(name, metrics)));
     for (name, metrics) in modes {

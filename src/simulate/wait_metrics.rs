@@ -1,7 +1,7 @@
 use weir_limit::{Period, Timestamp};
 
 use super::{
-    AdmittedSeries, Scenario, SimulatedDecision, SimulationOutcome, WaitingOutcome,
+    Scenario, SimulatedDecision, SimulationOutcome, WaitingOutcome,
     metrics::overshoot_of,
     table::{calls, columns, legend_of, overshoot, percent},
 };
@@ -77,22 +77,6 @@ impl WaitMetrics {
             calls_at_start: outcome.calls_at_start,
         }
     }
-
-    pub fn summary(&self) -> String {
-        format!(
-            "worst overshoot {}, used {}, rejected {}, waited {} (p50) and {} (p99)",
-            overshoot(self.overshoot),
-            percent(self.used),
-            percent(self.rejected),
-            wait(self.p50),
-            wait(self.p99),
-        )
-    }
-}
-
-/// Returns the admitted requests over time, as a provider counts them, in up to `steps` steps.
-pub fn waiting_series(scenario: &Scenario, outcome: &WaitingOutcome, steps: u32) -> AdmittedSeries {
-    AdmittedSeries::of(scenario, &as_counted(&outcome.simulated), steps)
 }
 
 pub fn wait_table(modes: &[(&str, WaitMetrics)]) -> String {

@@ -2,7 +2,7 @@
 //! `tests/image` has the image and the Debian package.
 
 mod chart;
-mod install;
+mod package;
 mod sbom;
 mod unit;
 mod versions;

@@ -1,6 +1,6 @@
 //! `docs/api.md` is made of the document. `WEIR_WRITE_API=1` writes it.
 
-use std::{env, fmt::Write as _, fs, path::Path};
+use std::{env, fs, path::Path};
 
 use serde_json::Value;
 
@@ -51,6 +51,9 @@ fn kind(schema: &Value) -> String {
             .collect::<Vec<_>>()
             .join(" or ");
     }
+    if let Some(parts) = schema["allOf"].as_array() {
+        return parts.iter().map(kind).collect::<Vec<_>>().join(" and ");
+    }
     if let Some(choices) = schema["enum"].as_array() {
         let names =
             choices.iter().map(|of| of.as_str().map_or("null".to_owned(), |name| format!("`{name}`")));
@@ -72,81 +75,78 @@ fn kind(schema: &Value) -> String {
     names.iter().map(name).collect::<Vec<_>>().join(" or ")
 }
 
+/// A list of `fields`: each with what it means, then those whose names say it.
+fn list<'a>(fields: impl Iterator<Item = (&'a str, &'a Value, &'a Value)>) -> String {
+    let (mut list, mut others) = (String::new(), Vec::new());
+    for (name, schema, description) in fields {
+        let named = format!("`{name}` ({})", kind(schema));
+        match description.as_str() {
+            Some(description) => list += &format!("- {named}: {description}\n"),
+            None => others.push(named),
+        }
+    }
+    if !others.is_empty() {
+        list += &format!("- {}\n", others.join(", "));
+    }
+    list
+}
+
+/// What an operation answers, if it is an object that has a name.
+fn answer(operation: &Value) -> String {
+    let answers = ["200", "204"].iter().filter_map(|of| operation["responses"][of]["content"].as_object());
+    let schema = answers.flat_map(serde_json::Map::values).map(|content| &content["schema"]).next();
+    schema.map(kind).filter(|answer| answer.starts_with('[')).unwrap_or_default()
+}
+
+/// What a caller of `operation` must know beside its line of the table.
+fn details(operation: &Value) -> String {
+    let mut details = operation["description"].as_str().map(|text| format!("\n{text}\n")).unwrap_or_default();
+    let parameters = operation["parameters"].as_array().into_iter().flatten();
+    let parameters =
+        parameters.filter_map(|of| Some((of["name"].as_str()?, &of["schema"], &of["description"])));
+    let parameters = list(parameters);
+    if !parameters.is_empty() {
+        details += &format!("\n{parameters}");
+    }
+    let body = &operation["requestBody"]["content"]["application/json"];
+    if body.is_object() {
+        details +=
+            &format!("\nThe body is {}:\n\n```json\n{}\n```\n", kind(&body["schema"]), body["example"]);
+    }
+    details
+}
+
 fn page(document: &Value) -> String {
-    let mut page = HEAD.to_owned();
-    // writing to a string cannot fail
-    let _ = writeln!(page, "\n## Operations\n\n| operation | level | answers |\n| --- | --- | --- |");
-    let mut details = String::new();
+    let head = "## Operations\n\n| operation | level | does | answers |\n| --- | --- | --- | --- |";
+    let (mut page, mut sections) = (format!("{HEAD}\n{head}\n"), String::new());
     for (path, item) in document["paths"].as_object().expect("paths") {
-        for (method, operation) in
-            item.as_object().expect("operations").iter().filter(|(name, _)| *name != "servers")
-        {
-            let method = method.to_uppercase();
-            let text = |name: &str| operation[name].as_str().unwrap_or_default();
-            let anchor = format!("{method} {path}");
-            let _ = writeln!(page, "| `{anchor}` | {} | {} |", text("x-weir-level"), text("summary"));
-            let parameters = operation["parameters"].as_array();
-            let parameters: Vec<&Value> =
-                parameters.into_iter().flatten().filter(|of| of["name"].is_string()).collect();
-            let answer = ["200", "204"]
-                .iter()
-                .find_map(|status| operation["responses"][status]["content"].as_object());
-            let answer =
-                answer.and_then(|content| content.values().next()).map(|content| kind(&content["schema"]));
-            let _ = write!(details, "\n### {anchor}\n\n{}", text("summary"));
-            if !text("description").is_empty() {
-                let _ = write!(details, " {}", text("description"));
-            }
-            let body = &operation["requestBody"]["content"]["application/json"];
-            if body.is_object() {
-                let _ = write!(details, "\nThe body is {}.", kind(&body["schema"]));
-            }
-            if let Some(answer) = answer.filter(|answer| answer.contains('[')) {
-                let _ = write!(details, "\nThe answer is {answer}.");
-            }
-            details.push('\n');
-            if !parameters.is_empty() {
-                details.push_str("\n| parameter | is | meaning |\n| --- | --- | --- |\n");
-                for parameter in parameters {
-                    let of = |name: &str| parameter[name].as_str().unwrap_or_default();
-                    let _ = writeln!(
-                        details,
-                        "| `{}` | {} | {} |",
-                        of("name"),
-                        kind(&parameter["schema"]),
-                        of("description")
-                    );
-                }
-            }
-            if !body["example"].is_null() {
-                let _ = writeln!(details, "\n```json\n{}\n```", body["example"]);
+        let operations = item.as_object().expect("operations").iter().filter(|(name, _)| *name != "servers");
+        for (method, operation) in operations {
+            let name = format!("{} {path}", method.to_uppercase());
+            let text = |name: &str| operation[name].as_str().expect("a text");
+            let (level, summary) = (text("x-weir-level"), text("summary"));
+            page += &format!("| `{name}` | {level} | {summary} | {} |\n", answer(operation));
+            let details = details(operation);
+            if !details.is_empty() {
+                sections += &format!("\n### {name}\n{details}");
             }
         }
     }
-    page += &details;
+    page += &sections;
     page += "\n## Objects\n";
     let plain = ["Time", "Seconds", "Count", "Share", "Next", "Note"];
     for (name, schema) in document["components"]["schemas"].as_object().expect("schemas") {
         if plain.contains(&name.as_str()) {
             continue;
         }
-        let _ = write!(page, "\n### {name}\n");
+        page += &format!("\n### {name}\n\n");
         if let Some(description) = schema["description"].as_str() {
-            let _ = write!(page, "\n{description}\n");
+            page += &format!("{description}\n\n");
         }
-        let Some(fields) = schema["properties"].as_object() else {
-            let _ = write!(page, "\nIs {}.\n", kind(schema));
-            continue;
+        page += &match schema["properties"].as_object() {
+            Some(fields) => list(fields.iter().map(|(name, of)| (name.as_str(), of, &of["description"]))),
+            None => format!("Is {}.\n", kind(schema)),
         };
-        page += "\n| field | is | meaning |\n| --- | --- | --- |\n";
-        for (field, of) in fields {
-            let _ = writeln!(
-                page,
-                "| `{field}` | {} | {} |",
-                kind(of),
-                of["description"].as_str().unwrap_or_default()
-            );
-        }
     }
     page
 }
