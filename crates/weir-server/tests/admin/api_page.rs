@@ -1,6 +1,6 @@
 //! `docs/api.md` is made of the document. `WEIR_WRITE_API=1` writes it.
 
-use std::{env, fs, path::Path};
+use std::{env, fmt::Write as _, fs, path::Path};
 
 use serde_json::Value;
 
@@ -77,18 +77,18 @@ fn kind(schema: &Value) -> String {
 
 /// A list of `fields`: each with what it means, then those whose names say it.
 fn list<'a>(fields: impl Iterator<Item = (&'a str, &'a Value, &'a Value)>) -> String {
-    let (mut list, mut others) = (String::new(), Vec::new());
+    let (mut lines, mut others) = (Vec::new(), Vec::new());
     for (name, schema, description) in fields {
         let named = format!("`{name}` ({})", kind(schema));
         match description.as_str() {
-            Some(description) => list += &format!("- {named}: {description}\n"),
+            Some(description) => lines.push(format!("- {named}: {description}\n")),
             None => others.push(named),
         }
     }
     if !others.is_empty() {
-        list += &format!("- {}\n", others.join(", "));
+        lines.push(format!("- {}\n", others.join(", ")));
     }
-    list
+    lines.concat()
 }
 
 /// What an operation answers, if it is an object that has a name.
@@ -106,16 +106,21 @@ fn details(operation: &Value) -> String {
         parameters.filter_map(|of| Some((of["name"].as_str()?, &of["schema"], &of["description"])));
     let parameters = list(parameters);
     if !parameters.is_empty() {
-        details += &format!("\n{parameters}");
+        let _ = write!(details, "\n{parameters}");
     }
     let body = &operation["requestBody"]["content"]["application/json"];
     if body.is_object() {
-        details +=
-            &format!("\nThe body is {}:\n\n```json\n{}\n```\n", kind(&body["schema"]), body["example"]);
+        let _ = writeln!(
+            details,
+            "\nThe body is {}:\n\n```json\n{}\n```",
+            kind(&body["schema"]),
+            body["example"]
+        );
     }
     details
 }
 
+// writing to a string cannot fail
 fn page(document: &Value) -> String {
     let head = "## Operations\n\n| operation | level | does | answers |\n| --- | --- | --- | --- |";
     let (mut page, mut sections) = (format!("{HEAD}\n{head}\n"), String::new());
@@ -125,10 +130,10 @@ fn page(document: &Value) -> String {
             let name = format!("{} {path}", method.to_uppercase());
             let text = |name: &str| operation[name].as_str().expect("a text");
             let (level, summary) = (text("x-weir-level"), text("summary"));
-            page += &format!("| `{name}` | {level} | {summary} | {} |\n", answer(operation));
+            let _ = writeln!(page, "| `{name}` | {level} | {summary} | {} |", answer(operation));
             let details = details(operation);
             if !details.is_empty() {
-                sections += &format!("\n### {name}\n{details}");
+                let _ = write!(sections, "\n### {name}\n{details}");
             }
         }
     }
@@ -139,14 +144,18 @@ fn page(document: &Value) -> String {
         if plain.contains(&name.as_str()) {
             continue;
         }
-        page += &format!("\n### {name}\n\n");
+        let _ = writeln!(page, "\n### {name}\n");
         if let Some(description) = schema["description"].as_str() {
-            page += &format!("{description}\n\n");
+            let _ = writeln!(page, "{description}\n");
         }
-        page += &match schema["properties"].as_object() {
-            Some(fields) => list(fields.iter().map(|(name, of)| (name.as_str(), of, &of["description"]))),
-            None => format!("Is {}.\n", kind(schema)),
-        };
+        match schema["properties"].as_object() {
+            Some(fields) => {
+                page += &list(fields.iter().map(|(name, of)| (name.as_str(), of, &of["description"])));
+            }
+            None => {
+                let _ = writeln!(page, "Is {}.", kind(schema));
+            }
+        }
     }
     page
 }
