@@ -1,4 +1,4 @@
-//! Draws a chart as an SVG: its page, the colors of its parts, and these.
+//! Draws a chart as an SVG: a page, and areas, lines and texts on it.
 
 use std::fmt::{Display, Write as _};
 

@@ -68,7 +68,7 @@ impl WaitMetrics {
         let windows = scenario.windows.saturating_add(u32::try_from(more).unwrap_or(u32::MAX));
         let longer = Scenario { windows, ..scenario.clone() };
         Self {
-            overshoot: overshoot_of(&longer, &as_counted(&outcome.simulated).decisions),
+            overshoot: overshoot_of(&longer, &as_counted(decisions)),
             used: used.min(1.0),
             rejected: share(decisions.iter().filter(|decision| decision.admitted != Some(true)).count()),
             p50: percentile(50),
@@ -100,9 +100,9 @@ pub fn wait_legend() -> String {
 }
 
 /// Counts all requests when they were decided.
-fn as_counted(outcome: &SimulationOutcome) -> SimulationOutcome {
+fn as_counted(decisions: &[SimulatedDecision]) -> Vec<SimulatedDecision> {
     let count = |decision: &SimulatedDecision| SimulatedDecision { arrived: decision.decided, ..*decision };
-    SimulationOutcome { decisions: outcome.decisions.iter().map(count).collect(), ..*outcome }
+    decisions.iter().map(count).collect()
 }
 
 fn admitted_until(end: Timestamp, outcome: &SimulationOutcome) -> usize {

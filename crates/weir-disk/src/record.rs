@@ -12,16 +12,18 @@
 //! The value is binary, in the order below. Numbers are little-endian base 128 (LEB128), except where a size is given;
 //! a time is the difference to the expiry in nanoseconds, modulo 2^64, with its sign in the lowest bit.
 //!
-//! | field | of |
-//! | --- | --- |
-//! | one byte: 16 times the version of the format, which is 1, plus the kind | all |
-//! | four bytes, little-endian: the expiry, in seconds since the epoch, rounded up | all |
-//! | the window's end; its hits | kind 1, a fixed window |
-//! | the start of the newest span; the number of spans; for each, oldest first, its last hit and its hits | kind 2, a sliding window |
-//! | an instant; the tokens that the bucket lacked then, in units of 2^-31 | kind 3, a token bucket; kind 4, one in debt |
-//! | the tokens that it lacks; the last step, as the difference to the expiry in milliseconds | kind 5, a bucket that is refilled in steps; kind 6, one that callers' times were used with |
-//! | the same; the start of the session, in the same way as the last step | kind 7, one with a session; kind 8, one that callers' times were used with |
-//! | an instant; the tokens that it lacked then; four bytes: the time of a token in nanoseconds, an IEEE 754 number | kind 9, a paced bucket |
+//! - All: one byte, 16 times the version of the format, which is 1, plus the kind; four bytes, little-endian, the expiry, in
+//!   seconds since the epoch, rounded up.
+//! - Kind 1, a fixed window: the window's end; its hits.
+//! - Kind 2, a sliding window: the start of the newest span; the number of spans; for each, oldest first, its last hit and
+//!   its hits.
+//! - Kind 3, a token bucket, and kind 4, one in debt: an instant; the tokens that the bucket lacked then, in units of 2^-31.
+//! - Kind 5, a bucket that is refilled in steps, and kind 6, one that callers' times were used with: the tokens that it
+//!   lacks; the last step, as the difference to the expiry in milliseconds.
+//! - Kind 7, one with a session, and kind 8, one that callers' times were used with: the same; the start of the session, in
+//!   the same way as the last step.
+//! - Kind 9, a paced bucket: an instant; the tokens that it lacked then; four bytes: the time of a token in nanoseconds, an
+//!   IEEE 754 number.
 //!
 //! States are exact: what is read is what was written.
 

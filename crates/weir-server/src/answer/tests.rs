@@ -100,11 +100,14 @@ proptest! {
         let statuses = statuses.iter().map(|(over, limit, remaining)| Status {
             code: code(*over),
             quota: false,
-            limit: limit.as_ref().and_then(|(tier, ..)| Some(CurrentLimit { rule: *next.next()?, tier: Some(tier), requests: tier.requests })),
+            limit: limit.as_ref().and_then(|(tier, ..)| {
+                Some(CurrentLimit { rule: *next.next()?, tier: Some(tier), requests: tier.requests })
+            }),
             remaining: *remaining,
             reset: limit.as_ref().map(|(_, _, reset)| Period::from_nanos(*reset)),
         });
-        let headers: Vec<_> = headers.into_iter().map(|value| Header { name: "x-limit", for_request: value.len() % 2 == 1, value }).collect();
+        let header = |value: String| Header { name: "x-limit", for_request: value.len() % 2 == 1, value };
+        let headers: Vec<_> = headers.into_iter().map(header).collect();
         let verdict = Verdict {
             code: code(over),
             shadowed: false,

@@ -27,6 +27,9 @@ curl localhost:6070/v1/why -H 'content-type: application/json' \\
 - A level is what a caller needs: `read`, `full`, or `try`, which is `read` on the same host and `full` from others.
 ";
 
+/// The most characters of a line.
+const WIDTH: usize = 120;
+
 fn schema_name(schema: &Value) -> Option<&str> {
     schema["$ref"].as_str()?.rsplit('/').next()
 }
@@ -43,16 +46,10 @@ fn kind(schema: &Value) -> String {
             name => format!("[{name}](#{})", name.to_lowercase()),
         };
     }
-    if let Some(choices) = schema["oneOf"].as_array() {
-        let null = serde_json::json!({"type": "null"});
-        return choices
-            .iter()
-            .map(|of| if *of == null { "null".to_owned() } else { kind(of) })
-            .collect::<Vec<_>>()
-            .join(" or ");
-    }
-    if let Some(parts) = schema["allOf"].as_array() {
-        return parts.iter().map(kind).collect::<Vec<_>>().join(" and ");
+    for (parts, word) in [("oneOf", " or "), ("allOf", " and ")] {
+        if let Some(parts) = schema[parts].as_array() {
+            return parts.iter().map(kind).collect::<Vec<_>>().join(word);
+        }
     }
     if let Some(choices) = schema["enum"].as_array() {
         let names =
@@ -120,10 +117,34 @@ fn details(operation: &Value) -> String {
     details
 }
 
+/// With lines of at most [`WIDTH`] characters, except in tables and code.
+fn wrapped(page: &str) -> String {
+    let (mut wrapped, mut is_code) = (String::new(), false);
+    for line in page.lines() {
+        is_code ^= line.starts_with("```");
+        let is_text = !is_code && !line.starts_with('|');
+        let next = if line.starts_with("- ") { "\n  " } else { "\n" };
+        let mut width = 0;
+        for (i, word) in line.split(' ').enumerate() {
+            let length = word.chars().count();
+            let gap = match i {
+                0 => "",
+                _ if is_text && width + 1 + length > WIDTH => next,
+                _ => " ",
+            };
+            width = if gap == next { gap.len() - 1 } else { width + gap.len() } + length;
+            wrapped += gap;
+            wrapped += word;
+        }
+        wrapped.push('\n');
+    }
+    wrapped
+}
+
 // writing to a string cannot fail
 fn page(document: &Value) -> String {
     let head = "## Operations\n\n| operation | level | does | answers |\n| --- | --- | --- | --- |";
-    let (mut page, mut sections) = (format!("{HEAD}\n{head}\n"), String::new());
+    let (mut page, mut sections) = (format!("\n{head}\n"), String::new());
     for (path, item) in document["paths"].as_object().expect("paths") {
         let operations = item.as_object().expect("operations").iter().filter(|(name, _)| *name != "servers");
         for (method, operation) in operations {
@@ -157,7 +178,7 @@ fn page(document: &Value) -> String {
             }
         }
     }
-    page
+    HEAD.to_owned() + &wrapped(&page)
 }
 
 #[test]
